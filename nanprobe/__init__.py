@@ -1,0 +1,3 @@
+"""nanprobe: says why a PyTorch training produced NaN, Inf or dead gradients."""
+
+__version__ = "0.1.0"

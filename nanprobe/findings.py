@@ -1,0 +1,104 @@
+"""What nanprobe says: findings, their kinds and severities, and the verdict.
+
+The catalogue of codes (title, explanation, remedy, source) is `nanprobe.catalogue`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nanprobe.records import Phase, Source, StageName
+
+
+class Kind(str, Enum):
+    """The cause of a failure, most specific first."""
+
+    OVERFLOW = "overflow"
+    UNDERFLOW = "underflow"
+    DATA = "data"
+    GRAPH = "graph"
+    DIVERGENCE = "divergence"
+    MISUSE = "misuse"
+
+
+class Severity(str, Enum):
+    """How much a finding matters: an error makes the run failing, a warning and a note do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Status(str, Enum):
+    """The run as a whole."""
+
+    FAILING = "failing"
+    HEALTHY = "healthy"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One thing to do about a finding."""
+
+    text: str
+    verified: bool | None = None  # None: not tried
+    steps: int | None = None  # steps it was tried over
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlace:
+    """Where in the data a finding points."""
+
+    index: int | None = None  # which batch
+    rows: tuple[int, ...] = ()  # rows of the batch
+    dataset_indices: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found, with its evidence."""
+
+    code: str  # "NP101"
+    kind: Kind
+    severity: Severity
+    title: str  # one line, with names and numbers in it
+    stage: StageName
+    step: int | None = None
+    phase: Phase | None = None
+    op: str | None = None
+    module: str | None = None
+    parameter: str | None = None
+    source: Source | None = None
+    batch: BatchPlace | None = None
+    evidence: dict[str, object] = field(default_factory=dict)  # numbers by name; see EVIDENCE_LABELS in reports
+    why: str = ""
+    remedies: tuple[Remedy, ...] = ()
+    parameters: tuple[str, ...] = ()  # every parameter it touches
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One parameter in the per-layer table."""
+
+    name: str
+    module: str | None
+    kind: Kind | None
+    grad_abs_max: dict[str, float | None]  # per stage, unscaled
+    flushed_fraction: dict[str, float | None]
+    lost_norm_fraction: dict[str, float | None]
+    headroom_bits: float | None  # log2(65504 / largest scaled gradient) in the amp stage, else in the raw stage
+    nonfinite_steps: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole answer: status, verdict and everything else that was found."""
+
+    status: Status
+    verdict: Finding | None
+    findings: tuple[Finding, ...]  # the verdict first
+    layers: tuple[LayerRow, ...]
+    reasons: tuple[str, ...] = ()  # when inconclusive: what could not be told, and why

@@ -1,0 +1,1 @@
+"""What watches a run; it never judges, prints or changes a gradient."""

@@ -1,0 +1,68 @@
+"""Finds the batch that a tensor of a deep step came from, among those the DataLoader handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from nanprobe.findings import BatchPlace
+from nanprobe.records import BatchRecord, ExternalKind, ExternalRecord, StageTrace
+
+# Batches are fetched a little before they are used; one step is as far ahead as a plain loop gets.
+_STEPS_AHEAD = 1
+
+
+def place_of(trace: StageTrace, step: int, external: ExternalRecord, largest: float = 0.0) -> BatchPlace | None:
+    """Where in the data a tensor from outside stands; None when no batch is known to hold it.
+
+    Args:
+        trace: the stage.
+        step: the step in which it was read.
+        external: the tensor.
+        largest: for a finite fault, the magnitude to look for.
+    """
+    if external.kind is not ExternalKind.BATCH:
+        return None
+    if external.batch_index is not None:
+        return _place(external, external.batch_index, external.dataset_indices)
+    if largest:
+        found = _field(trace, step, lambda f: abs(f.stats.abs_max - largest) <= 0.01 * largest)
+    else:
+        found = _field(trace, step, lambda f: bool(f.stats.nan_count or f.stats.inf_count))
+    if found is None:
+        return _place(external, None, ()) if external.rows else None
+    batch, field = found
+    return _place(field, batch.index, field.dataset_indices or batch.dataset_indices)
+
+
+def typical_abs_max(trace: StageTrace, step: int, value: float) -> float | None:
+    """The middle of the largest magnitudes of the batches at other steps; None when there are no others.
+
+    Fields are told apart by name: only those are compared whose name the field with `value` has, if it is known.
+    """
+    named = {f.name for b in trace.batches if b.step == step for f in b.fields if f.stats.abs_max >= 0.99 * value}
+    others = [
+        f.stats.abs_max
+        for b in trace.batches
+        if b.step != step
+        for f in b.fields
+        if (not named or f.name in named) and 0.0 < f.stats.abs_max < 0.01 * value
+    ]
+    return median(others) if others else None
+
+
+def _field(
+    trace: StageTrace, step: int, wanted: Callable[[ExternalRecord], bool]
+) -> tuple[BatchRecord, ExternalRecord] | None:
+    near = [b for b in trace.batches if step - _STEPS_AHEAD <= b.step <= step]
+    for batch in sorted(near, key=lambda b: (b.step, b.index), reverse=True):
+        for field in batch.fields:
+            if wanted(field):
+                return batch, field
+    return None
+
+
+def _place(external: ExternalRecord, index: int | None, indices: tuple[int, ...]) -> BatchPlace:
+    picked = tuple(indices[row] for row in external.rows if row < len(indices)) if external.rows else indices
+    columns = external.columns if len(external.stats.shape) > 1 else ()
+    return BatchPlace(index, external.rows, picked[:16], columns)

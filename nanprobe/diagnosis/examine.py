@@ -1,0 +1,120 @@
+"""One stage: its symptoms, its deep steps, and the findings they add up to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanprobe.diagnosis import classify, data, divergence, fallback, misuse, overflow, underflow
+from nanprobe.diagnosis.causes import nonfinite_origins
+from nanprobe.diagnosis.compose import compose
+from nanprobe.diagnosis.origins import Origin
+from nanprobe.diagnosis.scaling import scale_habit
+from nanprobe.diagnosis.scene import Scene
+from nanprobe.diagnosis.symptoms import Symptom, abandoned_steps, starts, symptoms
+from nanprobe.diagnosis.wording import figure
+from nanprobe.findings import Finding, Severity
+from nanprobe.plan import SETUP_STEP
+from nanprobe.records import Outcome, Phase, StageTrace
+
+
+def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
+    """Everything a stage shows, the earliest cause first within each severity; empty for a healthy stage."""
+    if trace.outcome is Outcome.SKIPPED:
+        return ()
+    scenes = _scenes(trace)
+    found = list(misuse.findings(trace))
+    for scene in scenes:
+        found += _of_scene(scene)
+    found += overflow.quantities_from_gradients(scenes)
+    found += _of_whole_stage(trace, found)
+    return _sorted(_merged(found))
+
+
+def _scenes(trace: StageTrace) -> list[Scene]:
+    setup = next((d for d in trace.deep_steps if d.step == SETUP_STEP), None)
+    deep = sorted((d for d in trace.deep_steps if d.step != SETUP_STEP), key=lambda d: d.step)
+    return [Scene(trace, d, setup) for d in deep]
+
+
+def _of_scene(scene: Scene) -> list[Finding]:
+    found: list[Finding] = []
+    abandoned = scene.step in abandoned_steps(scene.trace)
+    origins = nonfinite_origins(scene.trail, starts(scene.deep, abandoned))
+    found += _explained(scene, origins)
+    if not origins and scene.trail.low_precision:
+        dead = underflow.dead_gradient_origins(scene)
+        found += _explained(scene, dead)
+        if not dead:
+            found += underflow.flushed_gradients(scene)
+    found += underflow.swallowed_updates(scene)
+    labels = data.labels_out_of_range(scene)
+    return [*found, labels] if labels is not None else found
+
+
+def _explained(scene: Scene, origins: Iterable[Origin]) -> list[Finding]:
+    """The finding of the earliest origin that has one; later origins of the same step are its consequences or its twins."""
+    for origin in origins:
+        finding = classify.explain(scene, origin)
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def _of_whole_stage(trace: StageTrace, found: list[Finding]) -> list[Finding]:
+    more: list[Finding] = []
+    errors = [f for f in found if f.severity is Severity.ERROR]
+    habit = scale_habit(trace)
+    if habit.repeated and not any(f.code in _EXPLAIN_SKIPS for f in found):
+        more.append(overflow.unexplained_skips(trace, habit))
+    if habit.last_scale is not None and habit.last_scale < 1.0 and len(habit.steps) >= 1:
+        more.append(_collapsed(trace, errors))
+    if not errors:
+        grown = divergence.finite_divergence(trace)
+        more += [grown] if grown is not None else []
+    if not any(f.severity is not Severity.WARNING for f in [*found, *more]):
+        more += fallback.unexplained(trace)
+    return more
+
+
+_EXPLAIN_SKIPS = frozenset({"NP101", "NP102", "NP103", "NP104", "NP106", "NP203", "NP301", "NP303", "NP603"})
+
+
+def _collapsed(trace: StageTrace, errors: list[Finding]) -> Finding:
+    habit = scale_habit(trace)
+    slots = {"scale": figure(habit.last_scale), "skipped": len(habit.steps), "steps": habit.total}
+    return compose(
+        trace,
+        "NP204",
+        severity=Severity.WARNING if errors or not trace.as_written else Severity.ERROR,
+        slots=slots,
+        step=habit.steps[-1] if habit.steps else None,
+        phase=Phase.BACKWARD,
+        evidence=habit.evidence(),
+        why=habit.sentence(),
+    )
+
+
+def _merged(found: list[Finding]) -> list[Finding]:
+    """The same fault at later steps is one finding: the first, with the number of steps it was seen in."""
+    merged: dict[object, Finding] = {}
+    for finding in sorted(found, key=_when):
+        line = (finding.source.file, finding.source.line) if finding.source else None
+        key = (finding.code, line, finding.module, finding.parameter if line is None else None, finding.severity)
+        if key not in merged:
+            merged[key] = finding
+    return list(merged.values())
+
+
+def _sorted(found: list[Finding]) -> tuple[Finding, ...]:
+    rank = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+    return tuple(sorted(found, key=lambda f: (rank[f.severity], _when(f))))
+
+
+def _when(finding: Finding) -> tuple[float, str]:
+    return (finding.step if finding.step is not None else math.inf, finding.code)
+
+
+def shows_trouble(trace: StageTrace) -> bool:
+    """Whether the stage shows anything beyond what a calibrating scaler does."""
+    return any(s.symptom not in (Symptom.DEAD,) and not s.skipped for s in symptoms(trace))

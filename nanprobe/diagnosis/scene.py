@@ -1,0 +1,68 @@
+"""What a finding is written from: one stage and one deep step of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from nanprobe.diagnosis.trail import Trail, base_name
+from nanprobe.findings import Severity
+from nanprobe.records import DeepStep, StageName, StageTrace, StepRecord
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One deep step of one stage, and its trail."""
+
+    trace: StageTrace
+    deep: DeepStep
+    setup: DeepStep | None = field(default=None)  # what the script did before its first step, where it was looked at
+
+    @cached_property
+    def trail(self) -> Trail:
+        """The deep step, indexed."""
+        return Trail(self.deep)
+
+    @property
+    def step(self) -> int:
+        """Index of the step."""
+        return self.deep.step
+
+    @property
+    def record(self) -> StepRecord | None:
+        """The step's own record; None when the script ended before the step did."""
+        return next((s for s in self.trace.steps if s.index == self.deep.step), None)
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor in the gradients of this step; 1.0 when the loss was not scaled."""
+        if self.deep.loss_scale:
+            return self.deep.loss_scale
+        return _handmade_scale(self.trail)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the update of this step was carried out (no scaler skipped it)."""
+        record = self.record
+        return record is not None and not record.skipped
+
+
+def base_severity(trace: StageTrace) -> Severity:
+    """Error, but a note in the raw FP16 stage put around a script that does not train that way itself."""
+    hypothetical = trace.name is StageName.FP16 and not trace.as_written
+    return Severity.NOTE if hypothetical else Severity.ERROR
+
+
+def _handmade_scale(trail: Trail) -> float:
+    """The factor of a loss scaled by hand, `(loss * 256).backward()`; 1.0 when there is none to be seen.
+
+    From 8 upwards, because smaller factors are weights of loss terms: our choice.
+    """
+    for index in trail.deep.loss_writers:
+        op = trail.ops.get(index)
+        if op is None or base_name(op.op) != "mul" or not op.outputs or op.outputs[0].numel != 1:
+            continue
+        factors = [s for s in op.scalars if s >= 8.0]
+        if factors:
+            return factors[0]
+    return 1.0

@@ -1,0 +1,201 @@
+"""What a stage shows on the outside, and which steps deserve a look at single operations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from nanprobe.diagnosis.causes import nonfinite_origins
+from nanprobe.diagnosis.trail import Trail
+from nanprobe.plan import SETUP_STEP
+from nanprobe.records import DeepStep, ExternalKind, Outcome, StageName, StageTrace, StepRecord
+
+# Source: DESIGN section 4: up to 8 of the steps with non-finite gradients or loss.
+MAX_NONFINITE_STEPS = 8
+# A run of good steps this long sets the next bad one apart from calibration: our choice, as in `scaling`.
+GOOD_RUN = 3
+
+
+class Symptom(str, Enum):
+    """What can be seen without looking at operations."""
+
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    WEIGHT = "weight"
+    BUFFER = "buffer"
+    DEAD = "dead"
+    RATE = "rate"
+    CUT = "cut"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One symptom at one step."""
+
+    symptom: Symptom
+    step: int
+    names: tuple[str, ...] = ()  # parameters or buffers
+    skipped: bool = False  # a scaler left the weights alone
+
+
+def symptoms(trace: StageTrace) -> tuple[Sign, ...]:
+    """Every symptom of a stage, in order of steps."""
+    signs: list[Sign] = []
+    for step in trace.steps:
+        signs += _of_step(trace, step)
+    # A loss that the script read, found not finite and did not take further.
+    signs += [Sign(Symptom.LOSS, c.step) for c in trace.calls if c.name == "nonfinite_loss"]
+    if graph_is_cut(trace):
+        signs.append(Sign(Symptom.CUT, trace.steps[0].index))
+    if trace.error is not None:
+        signs.append(Sign(Symptom.ERROR, trace.error.step))
+    return tuple(signs)
+
+
+def steps_to_rerun(trace: StageTrace) -> tuple[int, ...]:
+    """Steps that need a deep look and have none; empty for a healthy stage."""
+    signs = symptoms(trace)
+    wanted = _poisoned(signs) | _nonfinite(trace, signs) | _dead(trace, signs) | _unfinished(trace)
+    if _came_in_nonfinite(trace):
+        wanted.add(SETUP_STEP)
+    return tuple(sorted(wanted - {deep.step for deep in trace.deep_steps}))
+
+
+def graph_is_cut(trace: StageTrace) -> bool:
+    """Whether backward ran and no parameter that wants a gradient ever got one."""
+    wanting = [k for k, p in enumerate(trace.parameters) if p.requires_grad]
+    ran = [s for s in trace.steps if s.backward_passes > 0]
+    if not wanting or not ran:
+        return False
+    return all(s.grad_abs_max[k] is None for s in ran for k in wanting if k < len(s.grad_abs_max))
+
+
+def nonfinite_names(trace: StageTrace, step: StepRecord) -> tuple[str, ...]:
+    """Parameters whose gradient is not finite in a step.
+
+    Master copies that the script fills itself do not count: their gradient is written after backward, so at the end of
+    backward it is that of the step before.
+    """
+    named = zip(trace.parameters, step.grad_abs_max, strict=False)
+    return tuple(p.name for p, g in named if g is not None and not math.isfinite(g) and p.master_of is None)
+
+
+def _of_step(trace: StageTrace, step: StepRecord) -> list[Sign]:
+    signs = []
+    if step.loss is not None and not math.isfinite(step.loss):
+        signs.append(Sign(Symptom.LOSS, step.index, (), step.skipped))
+    bad = nonfinite_names(trace, step)
+    if bad:
+        signs.append(Sign(Symptom.GRADIENT, step.index, bad, step.skipped))
+    if step.nonfinite_weights:
+        signs.append(Sign(Symptom.WEIGHT, step.index, step.nonfinite_weights))
+    if step.nonfinite_buffers:
+        signs.append(Sign(Symptom.BUFFER, step.index, step.nonfinite_buffers))
+    if any(not math.isfinite(rate) for rate in step.learning_rates):
+        signs.append(Sign(Symptom.RATE, step.index))
+    dead = tuple(p.name for p, g in zip(trace.parameters, step.grad_abs_max, strict=False) if g == 0.0)
+    if dead and trace.name is not StageName.FP32:
+        signs.append(Sign(Symptom.DEAD, step.index, dead))
+    return signs
+
+
+def _poisoned(signs: tuple[Sign, ...]) -> set[int]:
+    """The step after which a weight, and that after which a buffer, is first not finite."""
+    wanted = set()
+    for symptom in (Symptom.WEIGHT, Symptom.BUFFER):
+        first = next((s.step for s in signs if s.symptom is symptom), None)
+        if first is not None:
+            wanted.add(first)
+    return wanted
+
+
+def _nonfinite(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
+    """The first step with non-finite gradients or loss, those that follow a run of good ones, the last; at most 8."""
+    bad = sorted({s.step for s in signs if s.symptom in (Symptom.LOSS, Symptom.GRADIENT)})
+    # Once weights are poisoned every later step is bad for that reason alone.
+    poisoned = min((s.step for s in signs if s.symptom is Symptom.WEIGHT), default=None)
+    bad = [b for b in bad if poisoned is None or b <= poisoned]
+    if not bad:
+        return set()
+    known = set(bad)
+    after_good = [b for b in bad if b >= GOOD_RUN and not known & set(range(b - GOOD_RUN, b))]
+    chosen = list(dict.fromkeys([bad[0], *after_good[: MAX_NONFINITE_STEPS - 2], bad[-1]]))
+    rest = [b for b in bad if b not in chosen]
+    while rest and len(chosen) < min(MAX_NONFINITE_STEPS, len(bad)):
+        chosen.append(rest.pop(len(rest) // 2))
+    return set(chosen)
+
+
+def _dead(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
+    """In low precision, the step in which the most gradients are exactly 0 that once were not."""
+    alive = {
+        p.name
+        for k, p in enumerate(trace.parameters)
+        for s in trace.steps
+        if k < len(s.grad_abs_max) and (s.grad_abs_max[k] or 0.0) > 0.0
+    }
+    dead = [(len(alive & set(s.names)), -s.step) for s in signs if s.symptom is Symptom.DEAD]
+    looked_at = {deep.step for deep in trace.deep_steps}
+    worst = max(dead, default=(0, 0))
+    seen = max((n for n, step in dead if -step in looked_at), default=0)
+    return {-worst[1]} if worst[0] > seen else set()
+
+
+def _unfinished(trace: StageTrace) -> set[int]:
+    """The step that the script ended in, by an exception or by leaving: its operations may be what that was about."""
+    step = ended_in(trace)
+    return set() if step is None else {step}
+
+
+def ended_in(trace: StageTrace) -> int | None:
+    """The step that was begun and never completed; None when the script ended between steps, or was killed."""
+    if trace.error is not None and trace.outcome is Outcome.CRASHED:
+        return trace.error.step
+    left = trace.outcome is Outcome.CRASHED and "exit status" in (trace.reason or "")
+    if trace.steps and (left or trace.facts.get("unfinished_forward")):
+        return trace.steps[-1].index + 1
+    return None
+
+
+def _came_in_nonfinite(trace: StageTrace) -> bool:
+    """Whether a deep step leads back to a tensor from outside that is not finite."""
+    return any(_leads_outside(deep, trace) for deep in trace.deep_steps if deep.step != SETUP_STEP)
+
+
+def _leads_outside(deep: DeepStep, trace: StageTrace) -> bool:
+    suspicious = [e for e in deep.externals if e.stats.nan_count or e.stats.inf_count]
+    if not suspicious:
+        return False
+    first = trace.steps[0].index if trace.steps else 0
+    for origin in nonfinite_origins(Trail(deep), starts(deep, deep.step in abandoned_steps(trace))):
+        if origin.external is None:
+            continue
+        if origin.external.kind in (ExternalKind.BATCH, ExternalKind.CONSTANT) or deep.step <= first:
+            return True
+    return False
+
+
+def starts(deep: DeepStep, abandoned: bool = False) -> tuple[int, ...]:
+    """The operations that wrote the non-finite gradients, weights and loss of a deep step.
+
+    `abandoned`: the script gave the step up before backward, so its loss is not known; then it is taken to be the last
+    number that is not finite and that nothing else was computed from.
+    """
+    found = {w for g in deep.grads if g.stats.nan_count or g.stats.inf_count for w in g.writers}
+    found |= {w for u in deep.updates if u.nan_count or u.inf_count for w in u.writers}
+    bad_ops = {op.index for op in deep.ops if any(s.nan_count or s.inf_count for s in op.outputs)}
+    found |= {w for w in deep.loss_writers if w in bad_ops}
+    if found or not abandoned:
+        return tuple(sorted(found))
+    read = {w for op in deep.ops for record in op.inputs for w in record.writers}
+    ends = sorted(bad_ops - read)
+    scalars = [k for k in ends if any(op.index == k and op.outputs[0].numel == 1 for op in deep.ops)]
+    return tuple((scalars or ends)[-1:])
+
+
+def abandoned_steps(trace: StageTrace) -> frozenset[int]:
+    """Steps that the script ended or skipped by itself: by an exception, or because it saw that the loss is not finite."""
+    given_up = {c.step for c in trace.calls if c.name == "nonfinite_loss"}
+    return frozenset(given_up | _unfinished(trace))

@@ -1,0 +1,256 @@
+"""AMP misuse from the calls of a stage: each rule with its breach and its near miss."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import (
+    call,
+    calls,
+    error,
+    half_step,
+    healthy_steps,
+    parameters,
+    run,
+    stats,
+    step_record,
+    trace,
+)
+from nanprobe.diagnosis import diagnose, findings_of
+from nanprobe.findings import Kind, Severity, Status
+from nanprobe.records import CallRecord, ExternalKind, Outcome, Phase, StageName, StageTrace
+
+GOOD_LOOP = (
+    "optimizer.zero_grad",
+    "scaler.scale",
+    "backward",
+    "scaler.unscale_",
+    "clip_grad_norm_",
+    "scaler.step",
+    "optimizer.step",
+    "scaler.update",
+)
+
+
+def amp(made: tuple[CallRecord, ...], **details: object) -> StageTrace:
+    steps = healthy_steps(5, loss_scale=1024.0)
+    return trace(StageName.AMP, **{"calls": made, "steps": steps, **details})
+
+
+def codes(stage: StageTrace, *severities: Severity) -> list[str]:
+    wanted = severities or (Severity.ERROR,)
+    return [f.code for f in findings_of(stage) if f.severity in wanted]
+
+
+def test_the_loop_of_the_documentation_is_silent() -> None:
+    assert findings_of(amp(calls(*GOOD_LOOP))) == ()
+
+
+def test_clip_before_unscale() -> None:
+    made = calls("optimizer.zero_grad", "scaler.scale", "backward", "clip_grad_norm_", "scaler.step", "optimizer.step",
+                 "scaler.update")  # fmt: skip
+    (finding,) = findings_of(amp(made))
+    assert (finding.code, finding.kind, finding.source and finding.source.line) == ("NP601", Kind.MISUSE, 53)
+
+
+def test_clip_without_a_scale_is_silent() -> None:
+    made = calls("optimizer.zero_grad", "backward", "clip_grad_norm_", "optimizer.step")
+    assert findings_of(amp(made, steps=healthy_steps(5))) == ()
+
+
+def test_step_on_scaled_gradients() -> None:
+    made = calls("optimizer.zero_grad", "scaler.scale", "backward", "optimizer.step")
+    assert codes(amp(made)) == ["NP602"]
+
+
+def test_step_on_gradients_unscaled_by_scaler_is_silent() -> None:
+    made = calls(
+        "optimizer.zero_grad", "scaler.scale", "backward", "scaler.unscale_", "optimizer.step", "scaler.update"
+    )
+    assert codes(amp(made)) == []
+
+
+def test_step_on_gradients_unscaled_by_hand_is_silent() -> None:
+    step = half_step(loss_scale=1024.0)
+    grad = step.op("mm", step.external(), phase=Phase.BACKWARD)
+    step.op("mul_", grad, phase=Phase.UPDATE, scalars=(1 / 1024.0,))
+    made = calls("optimizer.zero_grad", "scaler.scale", "backward", "optimizer.step")
+    assert codes(amp(made, deep_steps=(step.done(),))) == []
+
+
+def test_update_never_called() -> None:
+    made = calls("optimizer.zero_grad", "scaler.scale", "backward", "scaler.step", "optimizer.step")
+    assert codes(amp(made)) == ["NP603"]
+
+
+def test_a_single_step_without_update_is_silent() -> None:
+    made = calls("optimizer.zero_grad", "scaler.scale", "backward", "scaler.step", "optimizer.step", steps=1)
+    assert codes(amp(made)) == []
+
+
+def micro(*names: str, count: int = 4) -> tuple[CallRecord, ...]:
+    return calls("scaler.scale", "backward", *names, steps=count)
+
+
+def test_update_on_every_micro_batch() -> None:
+    step = calls("scaler.step", "optimizer.step", "optimizer.zero_grad", "scaler.update", steps=1)
+    made = (micro("scaler.update") + micro(count=1) + step) * 3
+    assert codes(amp(made)) == ["NP604"]
+
+
+def test_accumulation_done_right_is_silent() -> None:
+    step = calls("scaler.step", "optimizer.step", "scaler.update", "optimizer.zero_grad", steps=1)
+    assert codes(amp((micro(count=4) + step) * 3)) == []
+
+
+def test_an_update_after_a_step_left_out_now_and_then_is_silent() -> None:
+    step = calls("scaler.step", "optimizer.step", "scaler.update", "optimizer.zero_grad", steps=1)
+    left_out = calls("scaler.update", "optimizer.zero_grad", steps=1)
+    made = (micro(count=1) + step) * 8 + (micro(count=1) + left_out) * 2
+    assert codes(amp(made)) == []
+
+
+def test_clip_of_an_optimizer_that_was_not_unscaled() -> None:
+    made = (
+        call("scaler.scale"),
+        call("backward"),
+        call("scaler.unscale_", optimizer="Adam"),
+        call("clip_grad_norm_", at=14, optimizer="Adam"),
+        call("clip_grad_norm_", at=15, optimizer="Adam#2"),
+    )
+    (finding,) = [f for f in findings_of(amp(made)) if f.code == "NP615"]
+    assert finding.source is not None and finding.source.line == 15
+
+
+def test_steps_inside_one_autocast_context() -> None:
+    inside = calls("scaler.scale", "backward", "scaler.step", "optimizer.step", "scaler.update", "optimizer.zero_grad")
+    stage = amp((call("autocast.enter", at=8), *inside, call("autocast.exit")))
+    (finding,) = [f for f in findings_of(stage) if f.code == "NP606"]
+    assert (finding.severity, finding.source and finding.source.line) == (Severity.ERROR, 8)
+
+
+def test_one_step_in_each_autocast_context_is_no_error() -> None:
+    once = calls("autocast.enter", "scaler.scale", "backward", "scaler.step", "optimizer.step", "scaler.update",
+                 "optimizer.zero_grad", "autocast.exit")  # fmt: skip
+    assert codes(amp(once)) == []
+
+
+def piling_up(peak: float, *made: CallRecord) -> StageTrace:
+    step = half_step(4)
+    fresh = step.op("mm", step.external(), phase=Phase.BACKWARD)
+    old = step.external(ExternalKind.BATCH, None, stats((4,), peak=peak))
+    for name in ("a.weight", "b.weight"):
+        step.grad(name, step.op("add_", old, fresh, phase=Phase.BACKWARD, node="AccumulateGrad"))
+    return trace(StageName.FP32, calls=made or calls("backward", "optimizer.step"), deep_steps=(step.done(),))
+
+
+def test_gradients_that_are_never_cleared() -> None:
+    assert codes(piling_up(0.5)) == ["NP616"]
+
+
+def test_gradients_cleared_by_hand_are_silent() -> None:
+    assert codes(piling_up(0.0)) == []  # p.grad.zero_() leaves zeros to add to
+
+
+def test_gradients_of_an_accumulation_are_silent() -> None:
+    assert codes(piling_up(0.5, *calls("backward", "backward", "optimizer.step", "optimizer.zero_grad"))) == []
+
+
+def test_a_step_for_every_micro_batch() -> None:
+    made = calls("backward", "optimizer.step", steps=12) + calls("optimizer.zero_grad", steps=3)
+    (code,) = codes(piling_up(0.5, *made))
+    assert code == "NP604"
+
+
+def test_a_loss_cut_off_from_the_parameters() -> None:
+    stage = trace(StageName.FP32, steps=healthy_steps(10, grads=(None, None)), calls=(call("backward", at=28),))
+    (finding,) = findings_of(stage)
+    assert (finding.code, finding.source and finding.source.line) == ("NP607", 28)
+
+
+def test_some_parameters_without_gradient_are_silent() -> None:
+    assert findings_of(trace(StageName.FP32, steps=healthy_steps(10, grads=(None, 0.1)))) == ()
+
+
+def test_frozen_parameters_are_not_expected_to_have_any() -> None:
+    frozen = parameters("a.weight", "b.weight", requires_grad=False)
+    stage = trace(StageName.FP32, steps=healthy_steps(10, grads=(None, None)), parameters=frozen)
+    assert findings_of(stage) == ()
+
+
+def test_a_learning_rate_that_is_nan() -> None:
+    poisoned = step_record(0, learning_rates=(float("nan"),), nonfinite_weights=("a.weight",))
+    diagnosis = diagnose(run(trace(StageName.FP32, steps=(poisoned,))))
+    assert diagnosis.verdict is not None
+    assert (diagnosis.verdict.code, diagnosis.verdict.source and diagnosis.verdict.source.line) == ("NP608", 90)
+
+
+REFUSALS = [
+    ("torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.", "NP609"),
+    ("Attempting to unscale FP16 gradients.", "NP610"),
+    ("No inf checks were recorded prior to update.", "NP604"),
+    ("No inf checks were recorded for this optimizer.", "NP607"),
+    ("element 0 of tensors does not require grad and does not have a grad_fn", "NP607"),
+    ("value cannot be converted to type at::Half without overflow", "NP109"),
+    ("Target 4 is out of bounds.", "NP302"),
+]
+
+
+@pytest.mark.parametrize(("message", "code"), REFUSALS)
+def test_what_pytorch_refuses(message: str, code: str) -> None:
+    stage = amp((), error=error(message), outcome=Outcome.CRASHED)
+    (finding,) = [f for f in findings_of(stage) if f.severity is Severity.ERROR]
+    assert (finding.code, finding.source and finding.source.line) == (code, 70)
+
+
+def test_any_other_exception_is_no_misuse() -> None:
+    stage = amp((), error=error("shape mismatch"), outcome=Outcome.CRASHED)
+    assert findings_of(stage) == ()
+    assert diagnose(run(stage)).status is Status.INCONCLUSIVE
+
+
+def unscaled_twice(*between: str) -> StageTrace:
+    made = (
+        *calls("scaler.scale", "backward", "scaler.unscale_", "scaler.step", "scaler.update", steps=3),
+        call("scaler.unscale_", 3, 34, optimizer="SGD"),
+        *(call(name, 3) for name in between),
+        call("scaler.unscale_", 3, 34, optimizer="SGD"),
+    )
+    message = "unscale_() has already been called on this optimizer since the last update()."
+    return amp(made, error=error(message), outcome=Outcome.CRASHED)
+
+
+def test_a_step_left_early_is_told_from_unscaling_every_micro_batch() -> None:
+    assert codes(unscaled_twice("optimizer.zero_grad", "backward")) == ["NP617"]
+    first = unscaled_twice("backward")
+    made = tuple(c for c in first.calls if c.step == 3)
+    assert codes(amp(made, error=first.error, outcome=Outcome.CRASHED)) == ["NP605"]
+
+
+def test_bf16_with_a_scaler_is_a_warning() -> None:
+    facts = {"autocast_dtype": "bfloat16", "scaler_enabled": True}
+    assert codes(amp((), facts=facts), Severity.WARNING) == ["NP612"]
+    assert codes(amp((), facts={**facts, "scaler_enabled": False}), Severity.WARNING) == []
+
+
+def test_fp16_without_a_scaler_is_a_warning() -> None:
+    facts = {"autocast_dtype": "float16", "scaler_enabled": False}
+    assert codes(amp((), facts=facts), Severity.WARNING) == ["NP611"]
+    assert codes(amp((), facts={**facts, "scaler_enabled": True}), Severity.WARNING) == []
+
+
+def scaled_gradients(*factors: float) -> tuple[StageTrace, StageTrace]:
+    plain = trace(StageName.FP32, steps=(step_record(0, grads=(0.5, 0.25)),))
+    grads = [g * 1024.0 * f for g, f in zip((0.5, 0.25), factors, strict=True)]
+    return plain, trace(StageName.AMP, steps=(step_record(0, grads=grads, loss_scale=1024.0),))
+
+
+def test_gradients_out_of_proportion_behind_one_function() -> None:
+    verdict = diagnose(run(*scaled_gradients(1 / 1024.0, 1.0))).verdict
+    assert verdict is not None
+    assert (verdict.code, verdict.parameters) == ("NP613", ("a.weight",))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.9, 3.0])
+def test_gradients_that_differ_by_rounding_are_silent(factor: float) -> None:
+    assert diagnose(run(*scaled_gradients(factor, 1.0))).status is Status.HEALTHY

@@ -1,0 +1,35 @@
+"""Reports of `nanprobe sweep-scale`: a sweep's result as text, one renderer a format. No torch here."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from typing_extensions import assert_never
+
+from nanprobe.loss_scale.result import SweepResult
+from nanprobe.reports.formats import ReportFormat
+
+__all__ = ["SweepReport", "make_sweep_report"]
+
+
+class SweepReport(Protocol):
+    """Renders a sweep; reads nothing but its argument, and never prints."""
+
+    def render(self, result: SweepResult) -> str:
+        """The whole report, ending in a newline."""
+        ...
+
+
+def make_sweep_report(
+    form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False
+) -> SweepReport:
+    """The renderer of a format. Width (columns), colour and `show_all` (every layer) concern the terminal only."""
+    if form is ReportFormat.TERMINAL:
+        from nanprobe.reports.sweep.terminal import SweepTerminalReport
+
+        return SweepTerminalReport(width=width, color=color, show_all=show_all)
+    if form is ReportFormat.JSON:
+        from nanprobe.reports.sweep.document import SweepJsonReport
+
+        return SweepJsonReport()
+    assert_never(form)

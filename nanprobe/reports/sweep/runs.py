@@ -1,0 +1,72 @@
+"""Real runs at chosen scales, side by side: gradient as the format held it, update, weight before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nanprobe.loss_scale.advice import show_power
+from nanprobe.loss_scale.result import RealRun, WeightUpdate
+from nanprobe.reports.numbers import NOT_MEASURED, show_number, show_percent
+from nanprobe.reports.terminal.canvas import Canvas, clean, pad
+
+INDENT, GAP = 2, 2
+LABEL_WIDTH = 18
+DIGITS = 7  # of a weight: enough to see that the seventh changed
+
+Row = tuple[str, list[str]]
+
+
+def draw_real_runs(canvas: Canvas, runs: Sequence[RealRun]) -> None:
+    """A column for each scale; several tables where the terminal is too narrow for one."""
+    if not runs:
+        return
+    canvas.heading("REAL RUNS, SIDE BY SIDE")
+    column = max(len(cell) for _, cells in _list_rows(runs) for cell in cells)
+    fitting = max(1, (canvas.width - INDENT - LABEL_WIDTH) // (column + GAP))
+    for start in range(0, len(runs), fitting):
+        if start:
+            canvas.blank()
+        for label, cells in _list_rows(runs[start : start + fitting]):
+            line = "".join(" " * GAP + pad(cell, column, right=True) for cell in cells)
+            style = "bold" if label == "loss scale" else "dim" if not cells else ""
+            canvas.line(" " * INDENT, (pad(label, LABEL_WIDTH), "dim"), (line, style))
+    for run in runs:
+        if run.reason is not None:
+            told = f"the run at {show_power(run.scale)} ended early: {run.reason}"
+            canvas.paragraph(told, lead=[("▲ ", "yellow")], indent=INDENT)
+
+
+def _list_rows(runs: Sequence[RealRun]) -> list[Row]:
+    def across(show: Callable[[RealRun], str]) -> list[str]:
+        return [show(run) for run in runs]
+
+    rows: list[Row] = [
+        ("loss scale", across(lambda run: show_power(run.scale))),
+        ("overflowing", across(lambda run: show_number(run.overflowing_tensors))),
+        ("skipped steps", across(lambda run: f"{run.skipped_steps}/{run.steps}")),
+        ("flushed", across(lambda run: show_percent(run.flushed_fraction))),
+        ("norm lost", across(lambda run: show_percent(run.lost_norm_fraction))),
+    ]
+    for parameter, index, step in dict.fromkeys((u.parameter, u.index, u.step) for run in runs for u in run.updates):
+        found = [_find(run, parameter, index, step) for run in runs]
+        rows.append((clean(f"{parameter}[{', '.join(map(str, index))}], step {step}"), []))
+        rows += [
+            ("  gradient", [_show(update, "gradient") for update in found]),
+            ("  unscaled", [_show(update, "unscaled_gradient") for update in found]),
+            ("  update", [_show(update, "update") for update in found]),
+            ("  weight before", [_show(update, "weight_before") for update in found]),
+            ("  weight after", [_show(update, "weight_after") for update in found]),
+        ]
+    return rows
+
+
+def _find(run: RealRun, parameter: str, index: tuple[int, ...], step: int) -> WeightUpdate | None:
+    wanted = (parameter, index, step)
+    return next((u for u in run.updates if (u.parameter, u.index, u.step) == wanted), None)
+
+
+def _show(update: WeightUpdate | None, what: str) -> str:
+    if update is None:
+        return NOT_MEASURED
+    value = float(getattr(update, what))
+    return f"{value:.{DIGITS}g}" if what.startswith("weight") and value == value else show_number(value)

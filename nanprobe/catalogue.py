@@ -482,6 +482,20 @@ _ENTRIES = (
         ("Call `scaler.update()` before the `continue`; `scaler.step` already skips gradients that are not finite.",),
         _AMP,
     ),
+    Entry(
+        "NP618",
+        Kind.MISUSE,
+        "the learning rate schedule moves on while {skipped} steps are skipped",
+        "`scheduler.step()` is called in every step, also in those that GradScaler skips: the schedule runs ahead "
+        "of the "
+        "optimizer, and a warm-up may be over before a single update was made.",
+        "Calls of the scheduler beside the steps that were carried out.",
+        (
+            "Step the schedule only when the optimizer did: compare `scaler.get_scale()` before and after "
+            "`scaler.update()` at line {line}; it falls when the step was skipped.",
+        ),
+        _AMP,
+    ),
 )
 
 
@@ -499,95 +513,133 @@ def _graph(code: str, name: str, explanation: str, *remedies: str) -> Entry:
 
 _GRAPH = (
     _graph(
-        "NP400", "an operation", "An operation has no finite result, or no finite derivative, for what it was given.",
+        "NP400",
+        "an operation",
+        "An operation has no finite result, or no finite derivative, for what it was given.",
         "Keep the inputs of line {line} inside the domain of {op}.",
     ),
     _graph(
-        "NP401", "a logarithm", "The logarithm of 0 is -Inf, of a negative number NaN, and its derivative 1/x is Inf at 0.",
+        "NP401",
+        "a logarithm",
+        "The logarithm of 0 is -Inf, of a negative number NaN, and its derivative 1/x is Inf at 0.",
         "Clamp first: `torch.log(x.clamp(min=1e-7))`; adding eps helps only where x cannot be negative.",
         "For probabilities use the fused form: `log_softmax`, `logsigmoid`, `binary_cross_entropy_with_logits`.",
     ),
     _graph(
-        "NP402", "a square root", "The derivative of sqrt is 1/(2 sqrt(x)): Inf at exactly 0; below 0 the root itself is NaN.",
+        "NP402",
+        "a square root",
+        "The derivative of sqrt is 1/(2 sqrt(x)): Inf at exactly 0; below 0 the root itself is NaN.",
         "Add eps under the root: `torch.sqrt(x + 1e-8)`; a clamp after the root is too late.",
     ),
     _graph(
-        "NP403", "a power", "0 to a negative power is Inf, a negative number to a fraction NaN, and x^p with p < 1 has no "
-        "derivative at 0.",
+        "NP403",
+        "a power",
+        "0 to a negative power is Inf, a negative number to a fraction NaN, and x^p with p < 1 has no derivative at 0.",
         "Clamp the base: `x.clamp(min=1e-7) ** p`.",
     ),
     _graph(
-        "NP404", "a division", "x/0 is Inf and 0/0 is NaN.",
+        "NP404",
+        "a division",
+        "x/0 is Inf and 0/0 is NaN, and so are the gradients of the quotient.",
         "Guard the denominator: `a / b.clamp(min=1e-8)`, or `torch.where(b != 0, a / torch.where(b != 0, b, 1), 0)`.",
     ),
     _graph(
-        "NP405", "a norm or distance", "The derivative of a norm or distance is x/|x|: 0/0 at exactly 0.",
+        "NP405",
+        "a norm or distance",
+        "The derivative of a norm or distance is x/|x|: 0/0 at exactly 0.",
         "Use `torch.sqrt((x * x).sum(-1) + 1e-8)`, or keep equal points apart.",
     ),
     _graph(
-        "NP406", "a standard deviation", "The unbiased variance of one element divides by 0; the derivative of std divides "
+        "NP406",
+        "a standard deviation",
+        "The unbiased variance of one element divides by 0; the derivative of std divides "
         "by std, 0 for a constant input.",
         "Skip the normalisation for fewer than 2 elements, or use `std(unbiased=False)` with eps under the root.",
     ),
     _graph(
-        "NP407", "a softmax or logsumexp", "A row in which everything is -Inf has no largest element: -Inf - (-Inf) is NaN.",
+        "NP407",
+        "a softmax or logsumexp",
+        "A row in which everything is -Inf has no largest element: -Inf - (-Inf) is NaN.",
         "Leave one element of every row unmasked, or mask with a finite number (`torch.finfo(x.dtype).min`) and zero "
         "the row afterwards.",
     ),
     _graph(
-        "NP408", "0 times Inf", "0 × Inf is NaN. Masking a value afterwards does not mask its gradient: 0 × Inf again.",
+        "NP408",
+        "0 times Inf",
+        "0 × Inf is NaN. Masking a value afterwards does not mask its gradient: 0 × Inf again.",
         "Mask the input, not the result: `torch.where(ok, f(torch.where(ok, x, safe)), 0)`.",
         "For x log x use `torch.xlogy` or `torch.special.entr`.",
     ),
     _graph(
-        "NP409", "an inverse function", "The derivative of acos and asin is Inf at ±1 (of atanh and logit the value is too).",
+        "NP409",
+        "an inverse function",
+        "The derivative of acos and asin is Inf at ±1 (of atanh and logit the value is too).",
         "Clamp inside the domain: `x.clamp(-1 + 1e-6, 1 - 1e-6)`; a clamp to exactly ±1 is not enough.",
         "For angles use `torch.atan2(sin, cos)`.",
     ),
     _graph(
-        "NP410", "an angle", "The derivative of atan2(y, x) divides by x² + y², which is 0 (or subnormal) near the origin.",
+        "NP410",
+        "an angle",
+        "The derivative of atan2(y, x) divides by x² + y², which is 0 (or subnormal) near the origin.",
         "Keep away from the origin: add 1e-6 to x, or leave such elements out of the loss.",
     ),
     _graph(
-        "NP411", "an exponential", "exp leaves FP32 above 88.7 (sinh and cosh above 89.4).",
+        "NP411",
+        "an exponential",
+        "exp leaves FP32 above 88.7 (sinh and cosh above 89.4).",
         "Bound the exponent: `x.clamp(max=20).exp()`, or use `softplus`, `log1p`, `logsumexp`.",
     ),
     _graph(
-        "NP412", "a binary cross-entropy", "The logarithm of a probability that is exactly 0 or 1, or a probability outside "
-        "[0, 1].",
+        "NP412",
+        "a binary cross-entropy",
+        "The logarithm of a probability that is exactly 0 or 1, or a probability outside [0, 1].",
         "Use `binary_cross_entropy_with_logits` on logits.",
     ),
     _graph(
-        "NP413", "a normalisation layer", "The variance of a batch of one element is 0/0 or exactly 0.",
+        "NP413",
+        "a normalisation layer",
+        "The variance of a batch of one element is 0/0 or exactly 0.",
         "Drop the last incomplete batch (`drop_last=True`), or use LayerNorm/GroupNorm.",
     ),
     _graph(
-        "NP414", "a cosine similarity or normalisation", "A vector of length 0 has no direction.",
+        "NP414",
+        "a cosine similarity or normalisation",
+        "A vector of length 0 has no direction, and the derivative of a direction divides by the length.",
         "Use `F.normalize(x, eps=1e-6)` / `cosine_similarity(eps=1e-6)`, and look at why the vector is 0.",
     ),
     _graph(
-        "NP415", "a matrix decomposition", "The derivative of eigenvectors and singular vectors divides by the difference of "
+        "NP415",
+        "a matrix decomposition",
+        "The derivative of eigenvectors and singular vectors divides by the difference of "
         "eigenvalues; two equal ones (or a singular matrix) give Inf or NaN.",
         "Add a small multiple of the identity, or noise, to the matrix; or detach the vectors.",
         "Use a loss that depends on singular values only.",
     ),
     _graph(
-        "NP416", "a product", "The derivative of a product divides by its factors: 0/0 at a factor of 0.",
+        "NP416",
+        "a product",
+        "The derivative of a product divides by its factors: 0/0 at a factor of 0.",
         "Compute the product as `exp(sum(log(x.clamp(min=1e-8))))`, or keep factors away from 0.",
     ),
     _graph(
-        "NP417", "a distribution", "The density is taken outside its support, or with a scale of 0.",
+        "NP417",
+        "a distribution",
+        "The density is taken outside its support, or with a scale of 0.",
         "Keep scale and concentration positive (`softplus(x) + 1e-4`), and samples inside the support.",
     ),
     _graph(
-        "NP418", "Inf minus Inf", "Inf - Inf and Inf/Inf are NaN; the Inf was put there on purpose.",
+        "NP418",
+        "Inf minus Inf",
+        "Inf - Inf and Inf/Inf are NaN; the Inf was put there on purpose.",
         "Replace -Inf by a large finite number (`torch.finfo(x.dtype).min`) where values are combined.",
     ),
     _graph(
-        "NP419", "a remainder or trigonometric function", "The function has no value there (remainder by 0, sin of Inf).",
+        "NP419",
+        "a remainder or trigonometric function",
+        "The function has no value there (remainder by 0, sin of Inf).",
         "Keep the inputs of line {line} finite and non-zero.",
     ),
-)  # fmt: skip
+)
 
 CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in (*_ENTRIES, *_GRAPH)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -12,26 +11,24 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import nanprobe
 from nanprobe.errors import ExitCode, NanprobeError, UsageError
-from nanprobe.findings import Kind, Severity, Status
+from nanprobe.findings import Status
+from nanprobe.options import DEVICES, DTYPES, FailOn, at_least, choose, exit_code, parse_scales, parse_stages, positive
 from nanprobe.plan import DEFAULT_STEPS, RunPlan
-from nanprobe.records import StageName, Target
+from nanprobe.records import Target
 from nanprobe.reports.formats import ReportFormat
 
 if TYPE_CHECKING:
     from nanprobe.findings import Diagnosis
+    from nanprobe.loss_scale.result import SweepResult
     from nanprobe.records import RunRecord
 
-T = TypeVar("T")
 _ISSUES = "https://github.com/nanprobe/nanprobe/issues"
-_DTYPES = {"fp16": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16"}
-_DEVICES = ("auto", "cpu", "cuda")
-_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)  # gravest first
 # Base of every complaint about the command line, whichever package typer takes it from.
 _CommandLineError: type[Exception] = next(
     cls for cls in reversed(typer.BadParameter.__mro__) if hasattr(cls, "format_message")
@@ -213,18 +210,18 @@ def diagnose(
         nanprobe diagnose train.py --format json --fail-on warning > report.json
     """
     session: Session = context.obj
-    form = _choose("--format", report_format, {form.value: form for form in ReportFormat})
+    form = choose("--format", report_format, {form.value: form for form in ReportFormat})
     failing = FailOn.parse(fail_on)
     plan = RunPlan(
         target=_locate(target, module, session.script_args),
-        steps=_at_least("--steps", steps, 1),
-        stages=_parse_stages(stages),
-        dtype=_choose("--dtype", dtype, _DTYPES),
-        device=_choose("--device", device, {name: name for name in _DEVICES}),
-        seed=_at_least("--seed", seed, 0),
-        init_scale=None if init_scale is None else _positive("--init-scale", init_scale),
-        growth_interval=None if growth_interval is None else _at_least("--growth-interval", growth_interval, 1),
-        timeout=_positive("--timeout", timeout),
+        steps=at_least("--steps", steps, 1),
+        stages=parse_stages(stages),
+        dtype=choose("--dtype", dtype, DTYPES),
+        device=choose("--device", device, DEVICES),
+        seed=at_least("--seed", seed, 0),
+        init_scale=None if init_scale is None else positive("--init-scale", init_scale),
+        growth_interval=None if growth_interval is None else at_least("--growth-interval", growth_interval, 1),
+        timeout=positive("--timeout", timeout),
         until_failure=until_failure,
         all_stages=all_stages,
         allow_writes=allow_writes,
@@ -235,7 +232,121 @@ def diagnose(
 
     diagnosis = make_diagnosis(run)
     _print_report(run, diagnosis, form, show_all)
-    return int(_exit_code(diagnosis, failing, interrupted))
+    return int(exit_code(diagnosis, failing, interrupted))
+
+
+@app.command("sweep-scale")
+def sweep_scale(
+    context: typer.Context,
+    target: Annotated[
+        str | None, typer.Argument(help="A training script, or a file with build_model, build_data and compute_loss.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", "--module", metavar="NAME", help="Run a module, as `python -m` does.")
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps to record.")] = DEFAULT_STEPS,
+    scales: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Run exactly these loss scales for real, and show the updates side by side."),
+    ] = None,
+    no_confirm: Annotated[
+        bool, typer.Option("--no-confirm", help="Do not run the edges of the window for real.")
+    ] = False,
+    number_format: Annotated[
+        str, typer.Option(metavar="fp16|bf16|e4m3|e5m2", help="Number format the gradients are to fit in.")
+    ] = "fp16",
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where the runs take place.")] = "auto",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch, numpy and random in every run.")] = 0,
+    init_scale: Annotated[
+        float | None, typer.Option(metavar="X", help="Initial loss scale, instead of the script's own.")
+    ] = None,
+    growth_interval: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps between growths of the loss scale, likewise.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of each run.")] = 600.0,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
+    ] = None,
+    report_format: Annotated[
+        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
+    ] = "terminal",
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Let the script write its files for real.")
+    ] = False,
+    show_output: Annotated[bool, typer.Option("--show-output", help="Show what the script prints, on stderr.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every layer.")] = False,
+) -> int:
+    """Find the loss scales that are safe for every layer, and the GradScaler settings to use.
+
+    One recorded run answers for every power of two from 2^0 to 2^32; the edges of the safe window are then run for
+    real. Exit code: 0 a safe scale is in use, 1 no safe scale or a bad one, 2 usage error, 3 could not conclude.
+
+    For example:
+
+        nanprobe sweep-scale train.py
+
+        nanprobe sweep-scale train.py --steps 200 -- --epochs 1
+
+        nanprobe sweep-scale train.py --scales 1,16,65536
+    """
+    session: Session = context.obj
+    form = choose("--format", report_format, {form.value: form for form in ReportFormat})
+    run = RunPlan(
+        target=_locate(target, module, session.script_args),
+        steps=at_least("--steps", steps, 1),
+        device=choose("--device", device, DEVICES),
+        seed=at_least("--seed", seed, 0),
+        init_scale=None if init_scale is None else positive("--init-scale", init_scale),
+        growth_interval=None if growth_interval is None else at_least("--growth-interval", growth_interval, 1),
+        timeout=positive("--timeout", timeout),
+        allow_writes=allow_writes,
+        show_output=show_output,
+    )
+    asked_scales = parse_scales(scales)
+    _check_number_format(number_format)
+    result = _sweep(run, output, session, number_format, asked_scales, not no_confirm)
+    _print_sweep(result, form, show_all)
+    return int(_EXIT_CODES[result.status])
+
+
+_EXIT_CODES = {
+    Status.HEALTHY: ExitCode.HEALTHY,
+    Status.FAILING: ExitCode.FAILING,
+    Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
+
+
+def _check_number_format(name: str) -> None:
+    from nanprobe.formats import format_named
+
+    format_named(name)
+
+
+def _sweep(
+    run: RunPlan, output: str | None, session: Session, number_format: str, scales: tuple[float, ...], confirm: bool
+) -> SweepResult:
+    from nanprobe.storage import new_run_directory
+    from nanprobe.target.launcher import make_launcher
+
+    session.run_directory = new_run_directory(output, run.target)
+    with make_launcher(run.seed) as launcher:
+        from nanprobe.progress import open_progress
+        from nanprobe.sweep import SweepPlan, run_sweep
+
+        plan = SweepPlan(run, number_format, scales, confirm)
+        with open_progress(sys.stderr, quiet=run.show_output) as progress:
+            return run_sweep(plan, session.run_directory, launcher, progress, _make_copy(run))
+
+
+def _print_sweep(result: SweepResult, form: ReportFormat, show_all: bool) -> None:
+    from nanprobe.reports.sweep import make_sweep_report
+
+    document = make_sweep_report(ReportFormat.JSON).render(result)
+    Path(result.run.directory, "sweep.json").write_text(document, encoding="utf-8")
+    width = max(40, shutil.get_terminal_size().columns)
+    report = make_sweep_report(form, width=width, color=_wants_color(), show_all=show_all)
+    sys.stdout.write(report.render(result))
+    sys.stdout.flush()
 
 
 def _locate(target: str | None, module: str | None, script_args: tuple[str, ...]) -> Target:
@@ -253,77 +364,6 @@ def _locate(target: str | None, module: str | None, script_args: tuple[str, ...]
             "nothing to diagnose; write `nanprobe diagnose train.py` or `nanprobe diagnose -m package.train`"
         )
     return locate_script(target, script_args)
-
-
-def _choose(option: str, value: str, choices: dict[str, T]) -> T:
-    if value.lower() not in choices:
-        raise UsageError(f"{option} {value}: expected one of {', '.join(choices)}")
-    return choices[value.lower()]
-
-
-def _at_least(option: str, value: int, least: int) -> int:
-    if value < least:
-        raise UsageError(f"{option} {value}: expected a whole number of at least {least}")
-    return value
-
-
-def _positive(option: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{option} {value:g}: expected a finite number above 0")
-    return value
-
-
-def _parse_list(value: str) -> list[str]:
-    return [item.strip().lower() for item in value.split(",") if item.strip()]
-
-
-def _parse_stages(value: str) -> tuple[StageName, ...]:
-    names = {stage.value: stage for stage in StageName}
-    asked = _parse_list(value)
-    for item in asked or [value]:
-        if item not in names:
-            raise UsageError(
-                f"--stages: {item!r} is no stage; expected some of {', '.join(names)}, separated by commas"
-            )
-    return tuple(stage for name, stage in names.items() if name in asked)
-
-
-class FailOn:
-    """Which findings make the exit code 1."""
-
-    def __init__(self, severities: frozenset[Severity], kinds: frozenset[Kind]) -> None:
-        self._severities, self._kinds = severities, kinds
-
-    @classmethod
-    def parse(cls, value: str) -> FailOn:
-        """From `--fail-on`: a severity stands for itself and graver ones, a kind for its errors and warnings."""
-        severities: set[Severity] = set()
-        kinds: set[Kind] = set()
-        for item in _parse_list(value):
-            if item in [severity.value for severity in Severity]:
-                severities.update(_SEVERITIES[: _SEVERITIES.index(Severity(item)) + 1])
-            elif item in [kind.value for kind in Kind]:
-                kinds.add(Kind(item))
-            elif item != "none":
-                known = [*(s.value for s in _SEVERITIES), *(k.value for k in Kind), "none"]
-                raise UsageError(f"--fail-on: {item!r} is unknown; expected some of {', '.join(known)}")
-        return cls(frozenset(severities), frozenset(kinds))
-
-    def matches(self, diagnosis: Diagnosis) -> bool:
-        """Whether any finding is one that fails."""
-        return any(
-            finding.severity in self._severities
-            or (finding.kind in self._kinds and finding.severity is not Severity.NOTE)
-            for finding in diagnosis.findings
-        )
-
-
-def _exit_code(diagnosis: Diagnosis, failing: FailOn, interrupted: bool) -> ExitCode:
-    if failing.matches(diagnosis):
-        return ExitCode.FAILING
-    if interrupted or diagnosis.status is Status.INCONCLUSIVE:
-        return ExitCode.INCONCLUSIVE
-    return ExitCode.HEALTHY
 
 
 def _run(plan: RunPlan, output: str | None, session: Session) -> tuple[RunRecord, bool]:

@@ -40,4 +40,8 @@ class StageRequest:
     deep_steps: tuple[int, ...] = ()  # steps to look at operation by operation
     deep_ends: bool = True  # also the first and (when `expected_steps` is known) the last step
     expected_steps: int | None = None  # steps the script took in an earlier stage, if fewer than plan.steps
+    label: str | None = None  # what progress calls it, when it is no stage of the protocol
+    sweep: bool = False  # keep gradients unrounded, and take a histogram of each (`sweep-scale`)
+    hold_scale: bool = False  # the loss is scaled by plan.init_scale even where the script does not scale
+    sampled_elements: int = 0  # of each parameter, whose every update is written down
     rerun: bool = False  # a second run of the stage, for its deep steps only: stop after the last of them

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import nanprobe
 from nanprobe.diagnosis import fails
@@ -47,7 +48,7 @@ def run_protocol(
     Raises RunInterrupted, with all that was measured, on Ctrl-C; CouldNotConclude when no stage can be started at all.
     """
     stages = StageRunner(plan, directory, launcher, progress, copy)
-    write_run(_make_run(plan, directory, ()), plan)
+    write_run(run_record(plan, directory, ()), plan)
     interrupted = False
     try:
         for name in [name for name in StageName if name in plan.stages]:
@@ -55,16 +56,17 @@ def run_protocol(
     except KeyboardInterrupt:
         interrupted = True
         stages.interrupt()
-    run = _make_run(plan, directory, stages.traces, (_INTERRUPTED,) if interrupted else ())
+    run = run_record(plan, directory, stages.traces, (_INTERRUPTED,) if interrupted else ())
     write_run(run, plan)
     if interrupted:
         raise RunInterrupted(run)
     return run
 
 
-def _make_run(
+def run_record(
     plan: RunPlan, directory: Path, traces: tuple[StageTrace, ...], notices: tuple[str, ...] = ()
 ) -> RunRecord:
+    """The run made of these stages."""
     devices = [trace.device for trace in traces if trace.outcome is not Outcome.SKIPPED]
     return RunRecord(
         target=plan.target,
@@ -111,6 +113,13 @@ class StageRunner:
         if steps := steps_to_rerun(trace):
             self.traces = (*self.traces[:-1], self._look_again(request, trace, steps))
             self.progress.stage_finished(self.traces[-1])
+
+    def run_apart(self, name: StageName, label: str, plan: RunPlan, **changes: Any) -> StageTrace:
+        """Run a stage under another plan, in a directory of its own; it is no part of the protocol's traces."""
+        request = self._request(name, plan, self.directory / "stages" / label)
+        trace = self._run_process(replace(request, label=label, **changes))
+        self.progress.stage_finished(trace)
+        return trace
 
     def interrupt(self) -> None:
         """Keep what the running stage has written; the stages that did not begin are skipped."""
@@ -205,7 +214,7 @@ def _describe_start(request: StageRequest) -> tuple[str, int | None]:
     """What progress is told: a name, and the number of steps where it is known."""
     if request.rerun:
         return f"{request.stage.value} again", max(request.deep_steps) + 1
-    return request.stage.value, None if request.plan.until_failure else request.plan.steps
+    return request.label or request.stage.value, None if request.plan.until_failure else request.plan.steps
 
 
 @dataclass(frozen=True, slots=True)

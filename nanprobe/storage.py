@@ -80,7 +80,8 @@ _ROWS: tuple[type[Any], ...] = (  # written as positional arrays
     UpdateRecord,
     ParameterInfo,
 )
-_DICT_TYPES = ("header", "facts", "notice", "end", "parameters")
+# The last two are a sweep's, read by nanprobe.sweep; a stage's reader passes over them.
+_DICT_TYPES = ("header", "facts", "notice", "end", "parameters", "histogram", "element_update")
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 

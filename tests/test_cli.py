@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from command import BASE, run_nanprobe
-from nanprobe.cli import FailOn, main
+from nanprobe.cli import main
 from nanprobe.findings import Diagnosis, Finding, Kind, Severity, Status
+from nanprobe.options import FailOn
 from nanprobe.records import Outcome, StageName
 from nanprobe.storage import read_run
 

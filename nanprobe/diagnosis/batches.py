@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
+from nanprobe.diagnosis.wording import listed
 from nanprobe.findings import BatchPlace
 from nanprobe.records import BatchRecord, ExternalKind, ExternalRecord, StageTrace
 
@@ -33,6 +34,24 @@ def place_of(trace: StageTrace, step: int, external: ExternalRecord, largest: fl
         return _place(external, None, ()) if external.rows else None
     batch, field = found
     return _place(field, batch.index, field.dataset_indices or batch.dataset_indices)
+
+
+def label_of(external: ExternalRecord, place: BatchPlace | None) -> str:
+    """A tensor from outside in a sentence: "x of batch 4"."""
+    if external.kind is not ExternalKind.BATCH:
+        return external.name or "a tensor made outside the step"
+    batch = f"batch {place.index}" if place is not None and place.index is not None else "the batch"
+    return f"{external.name} of {batch}" if external.name and external.name != "batch" else batch
+
+
+def items_of(place: BatchPlace | None) -> str:
+    """Which items to look at: samples of the data set where they are known, else rows of the batch."""
+    if place is None:
+        return "the tensor"
+    if place.dataset_indices:
+        return f"dataset items {listed(place.dataset_indices)}"
+    batch = f"batch {place.index}" if place.index is not None else "the batch"
+    return f"rows {listed(place.rows)} of {batch}" if place.rows else batch
 
 
 def typical_abs_max(trace: StageTrace, step: int, value: float) -> float | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from nanprobe.diagnosis.compose import compose
-from nanprobe.diagnosis.scene import base_severity
+from nanprobe.diagnosis import accumulation
+from nanprobe.diagnosis.call_rules import CLEARS, at_call, optimizer_of
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.diagnosis.wording import figure
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import CallRecord, DeepStep, Phase, StageTrace, TensorStats
+from nanprobe.records import CallRecord, Phase, StageTrace
 
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_"})
 
@@ -31,11 +31,11 @@ def findings(trace: StageTrace) -> list[Finding]:
         clipped_before_unscale,
         stepped_on_scaled_gradients,
         never_updated,
-        updated_every_micro_batch,
-        stepped_every_micro_batch,
+        accumulation.updated_every_micro_batch,
+        accumulation.stepped_every_micro_batch,
         clipped_other_optimizer,
         stepped_inside_autocast,
-        never_cleared,
+        accumulation.never_cleared,
     )
     found = [rule(trace) for rule in rules]
     return [f for f in found if f is not None]
@@ -53,7 +53,7 @@ def clipped_before_unscale(trace: StageTrace) -> Finding | None:
     limit = call.details.get("limit")
     norm = call.details.get("norm")
     seen = f" It measured a norm of {figure(norm)} against a limit of {limit}." if isinstance(norm, float) else ""
-    return _finding(
+    return at_call(
         trace,
         call,
         "NP601",
@@ -73,14 +73,14 @@ def stepped_on_scaled_gradients(trace: StageTrace) -> Finding | None:
         if c.name == "optimizer.step"
         and state.scaled
         and state.stepping is None
-        and _optimizer(c) not in state.unscaled
+        and optimizer_of(c) not in state.unscaled
     ]
     if not breaches or _unscaled_by_hand(trace):
         return None
     scale = _scale_at(trace, breaches[0].step)
     if scale is None or scale <= 1.0:
         return None
-    return _finding(
+    return at_call(
         trace,
         breaches[0],
         "NP602",
@@ -95,7 +95,7 @@ def never_updated(trace: StageTrace) -> Finding | None:
     steps = [c for c in trace.calls if c.name == "scaler.step"]
     if len(steps) < 2 or any(c.name == "scaler.update" for c in trace.calls):
         return None
-    return _finding(
+    return at_call(
         trace,
         steps[0],
         "NP603",
@@ -105,71 +105,14 @@ def never_updated(trace: StageTrace) -> Finding | None:
     )
 
 
-def updated_every_micro_batch(trace: StageTrace) -> Finding | None:
-    """NP604: `scaler.update` on micro-batches that do not step."""
-    stepped = False
-    backwards = 0
-    idle: list[CallRecord] = []
-    for call in trace.calls:
-        if call.name == "backward":
-            backwards += 1
-        elif call.name == "scaler.step":
-            stepped = True
-        elif call.name == "scaler.update":
-            if not stepped and backwards:
-                idle.append(call)
-            stepped, backwards = False, 0
-    steps = sum(c.name == "scaler.step" for c in trace.calls)
-    updates = sum(c.name == "scaler.update" for c in trace.calls)
-    # A loop may skip a bad step now and then and still update, as it should; every other update is a habit.
-    if not steps or len(idle) < 2 or len(idle) < 0.5 * updates:
-        return None
-    return _finding(
-        trace,
-        idle[0],
-        "NP604",
-        {"call": "scaler.update()", "calls": updates, "rounds": f"{steps} optimizer steps"},
-        f"scaler.update ran {updates} times for {steps} optimizer steps: the scale may change between the "
-        "micro-batches "
-        "whose gradients are added up.",
-        {"updates": updates, "optimizer_steps": steps},
-    )
-
-
-def stepped_every_micro_batch(trace: StageTrace) -> Finding | None:
-    """NP604: an optimizer that steps several times for each time its gradients are cleared, on gradients that pile up."""
-    clears_all = sum(c.name == "module.zero_grad" for c in trace.calls)
-    for name in sorted({_optimizer(c) for c in trace.calls if c.name == "optimizer.step"}):
-        steps = [c for c in trace.calls if c.name == "optimizer.step" and _optimizer(c) == name]
-        clears = clears_all + sum(c.name == "optimizer.zero_grad" and _optimizer(c) == name for c in trace.calls)
-        if (
-            clears < 2
-            or len(steps) < 2 * clears
-            or not any(_stale_gradients(d) for d in trace.deep_steps if d.step > 0)
-        ):
-            continue
-        call = "scaler.step(optimizer)" if any(c.name == "scaler.step" for c in trace.calls) else "optimizer.step()"
-        return _finding(
-            trace,
-            steps[0],
-            "NP604",
-            {"call": call, "calls": len(steps), "rounds": f"{clears} rounds of accumulation"},
-            f"{name} stepped {len(steps)} times and its gradients were cleared {clears} times: each step also "
-            "applies the "
-            "gradients of the micro-batches before it.",
-            {"optimizer_steps": len(steps), "gradients_cleared": clears},
-        )
-    return None
-
-
 def clipped_other_optimizer(trace: StageTrace) -> Finding | None:
     """NP615: with several optimizers, a clip of the gradients of one that was not unscaled."""
     for state, call in _walk(trace):
-        owner = call.details.get("optimizer")
-        if call.name not in _CLIPS or not isinstance(owner, str) or not state.scaled:
+        if call.name not in _CLIPS or not state.scaled or not state.unscaled:
             continue
-        if state.unscaled and owner not in state.unscaled:
-            return _finding(
+        owner = next((o for o in _owners(call) if o not in state.unscaled), None)
+        if owner is not None:
+            return at_call(
                 trace,
                 call,
                 "NP615",
@@ -187,7 +130,7 @@ def stepped_inside_autocast(trace: StageTrace) -> Finding | None:
     for entered, inside in spans:
         steps = [c for c in inside if c.name == "optimizer.step"]
         if len(steps) >= 2:
-            return _finding(
+            return at_call(
                 trace,
                 entered,
                 "NP606",
@@ -199,7 +142,7 @@ def stepped_inside_autocast(trace: StageTrace) -> Finding | None:
     backwards = [c for c in trace.calls if c.name == "backward" and c.details.get("autocast") is True]
     if not backwards or not trace.as_written:
         return None
-    found = _finding(
+    found = at_call(
         trace,
         backwards[0],
         "NP606",
@@ -208,53 +151,6 @@ def stepped_inside_autocast(trace: StageTrace) -> Finding | None:
         {"times_seen": len(backwards)},
     )
     return replace(found, severity=Severity.NOTE)
-
-
-def never_cleared(trace: StageTrace) -> Finding | None:
-    """NP616: a backward pass that adds to the gradients of the step before."""
-    cleared = any(c.name in ("optimizer.zero_grad", "module.zero_grad") for c in trace.calls)
-    if cleared:
-        return None
-    for deep in trace.deep_steps:
-        piled_up = _stale_gradients(deep) if deep.step > 0 else 0
-        if piled_up and 2 * piled_up >= len(deep.grads):
-            return _piling_up(trace, deep, piled_up)
-    return None
-
-
-def _piling_up(trace: StageTrace, deep: DeepStep, piled_up: int) -> Finding:
-    call = next((c for c in trace.calls if c.name == "backward"), None)
-    record = next((s for s in trace.steps if s.index == deep.step), None)
-    # Not a matter of the number format: an error in whatever stage it is seen.
-    return compose(
-        trace,
-        "NP616",
-        severity=Severity.ERROR,
-        slots={},
-        step=deep.step,
-        phase=Phase.CALLS,
-        source=call.source if call else (record.source if record else None),
-        evidence={"parameters_piled_up": piled_up, "parameters": len(deep.grads)},
-        why=f"At step {deep.step} the backward pass adds to {piled_up} of {len(deep.grads)} gradients that were "
-        "left by "
-        "earlier steps, and no zero_grad was called in the whole run.",
-    )
-
-
-def _stale_gradients(deep: DeepStep) -> int:
-    """Gradients that backward added to although nothing in this step had written or cleared them."""
-    external = {e.index: e for e in deep.externals}
-    count = 0
-    for op in deep.ops:
-        if op.node != "AccumulateGrad" or base_name(op.op) != "add" or not op.outputs:
-            continue
-        old = [external[r.external] for r in op.inputs if r.external in external and not r.writers]
-        count += any(e.stats.shape == op.outputs[0].shape and _holds_something(e.stats) for e in old)
-    return count
-
-
-def _holds_something(stats: TensorStats) -> bool:
-    return stats.abs_max > 0.0 or stats.nan_count + stats.inf_count > 0
 
 
 def _walk(trace: StageTrace) -> Iterator[tuple[_State, CallRecord]]:
@@ -273,16 +169,24 @@ def _after(state: _State, call: CallRecord) -> _State:
     if call.name == "backward":
         return replace(state, scaled=state.scaled or state.pending, pending=False)
     if call.name == "scaler.unscale_":
-        return replace(state, unscaled=state.unscaled | {_optimizer(call)})
+        return replace(state, unscaled=state.unscaled | {optimizer_of(call)})
     if call.name == "scaler.step":
-        return replace(state, stepping=_optimizer(call))
+        return replace(state, stepping=optimizer_of(call))
     if call.name == "optimizer.step":
         return replace(state, stepping=None)
     if call.name == "scaler.update":
         return _State()
-    if call.name in ("optimizer.zero_grad", "module.zero_grad"):
+    if call.name in CLEARS:
         return replace(state, scaled=False, unscaled=frozenset())
     return state
+
+
+def _owners(call: CallRecord) -> list[str]:
+    """The optimizers that own the parameters a call was given, where that is known."""
+    named = call.details.get("optimizers") or call.details.get("optimizer")
+    if isinstance(named, str):
+        return [named]
+    return [str(name) for name in named] if isinstance(named, (list, tuple)) else []
 
 
 def _autocast_spans(trace: StageTrace) -> list[tuple[CallRecord, list[CallRecord]]]:
@@ -319,23 +223,3 @@ def _unscaled_by_hand(trace: StageTrace) -> bool:
 def _scale_at(trace: StageTrace, step: int) -> float | None:
     scales = [s.loss_scale for s in trace.steps if s.index >= step and s.loss_scale is not None]
     return scales[0] if scales else None
-
-
-def _optimizer(call: CallRecord) -> str:
-    return str(call.details.get("optimizer"))
-
-
-def _finding(
-    trace: StageTrace, call: CallRecord, code: str, slots: dict[str, object], why: str, evidence: dict[str, object]
-) -> Finding:
-    return compose(
-        trace,
-        code,
-        severity=base_severity(trace),
-        slots=slots,
-        step=call.step,
-        phase=Phase.CALLS,
-        source=call.source,
-        evidence=evidence,
-        why=why,
-    )

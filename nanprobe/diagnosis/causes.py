@@ -1,7 +1,6 @@
 """Walks the operations of a deep step back from a NaN or Inf to where it began.
 
-Three births matter: finite numbers that become Inf, Inf that becomes NaN, finite numbers that become NaN. Pure functions
-on records.
+Three births matter: finite numbers that become Inf, Inf that becomes NaN, finite numbers that become NaN.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nanprobe.diagnosis.origins import Birth, Origin, distinct, from_op, is_mask, path_from
-from nanprobe.diagnosis.trail import Lane, Trail, op_is_wrong
+from nanprobe.diagnosis.trail import Lane, Trail, base_name, op_is_wrong
 from nanprobe.diagnosis.wrong_values import wrong_origins
 from nanprobe.records import InputRecord, OpRecord
+
+SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "safe_softmax", "scaled_dot_product_attention"})
 
 
 def nonfinite_origins(trail: Trail, starts: Iterable[int]) -> tuple[Origin, ...]:
@@ -61,9 +62,8 @@ def _nan_birth(trail: Trail, op: OpRecord, lane: Lane, path: tuple[int, ...]) ->
         return [from_op(op, Birth.NAN, path)]
     guilty: list[Origin] = []
     for record in carriers:
-        for origin in _inf_behind(trail, op, record):
-            if not _legal(origin):
-                guilty.append(replace(origin, path=origin.path + path))
+        made = _inf_behind(trail, op, record)
+        guilty += [replace(origin, path=origin.path + path) for origin in made if not _legal(origin, op)]
     return guilty or [replace(from_op(op, Birth.NAN, path), masked=True)]
 
 
@@ -80,7 +80,7 @@ def _culprits(trail: Trail, roots: list[OpRecord]) -> list[Origin]:
     found: list[Origin] = []
     for root in roots:
         origins = _search_inf(trail, [root])
-        guilty = [o for o in origins if not _legal(o)]
+        guilty = [o for o in origins if not _legal(o, root)]
         found += guilty or [replace(from_op(root, Birth.INF, (root.index,)), masked=True, precise=False)]
     return found
 
@@ -149,10 +149,14 @@ def _external_origin(
     return Origin(birth, external=external, reader=op, path=path_from(parents, op.index))
 
 
-def _legal(origin: Origin) -> bool:
-    """An Inf that was put there on purpose: written as a constant, or a mask that came from outside."""
-    if origin.external is not None and origin.birth is Birth.INF:
-        return is_mask(origin.external)
+def _legal(origin: Origin, reader: OpRecord) -> bool:
+    """An Inf that was put there on purpose: written as a constant, or a mask that came from outside.
+
+    What a softmax is given as -Inf beside numbers (a mask added to a position bias) is a mask all the same.
+    """
+    external = origin.external
+    if external is not None and origin.birth is Birth.INF:
+        return is_mask(external) or (base_name(reader.op) in SOFTMAXES and not external.stats.nan_count)
     return origin.masked and origin.birth is Birth.INF
 
 

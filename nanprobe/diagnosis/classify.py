@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanprobe.diagnosis import data, divergence, graph, overflow, preparation, underflow
-from nanprobe.diagnosis.graph_table import ALLOCATORS, LOADERS, edge_of, is_exponential
+from nanprobe.diagnosis.graph_table import edge_of, is_exponential
 from nanprobe.diagnosis.origins import Birth, Origin, origin_op
 from nanprobe.diagnosis.scene import Scene
 from nanprobe.diagnosis.trail import base_name
@@ -17,10 +17,6 @@ def explain(scene: Scene, origin: Origin) -> Finding | None:
         return preparation.explain(scene, origin) or data.explain_external(scene, origin)
     if origin.precise and scene.trail.low_precision:
         return _precision(scene, origin)
-    if origin.birth is Birth.NAN and origin_op(origin).deliberate:
-        return data.written_on_purpose(scene, origin)
-    if base_name(origin_op(origin).op) in ALLOCATORS | LOADERS:
-        return data.never_filled(scene, origin)
     return data.explain_op(scene, origin) or _full_precision(scene, origin)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nanprobe.diagnosis import data, graph
-from nanprobe.diagnosis.compose import compose
+from nanprobe.diagnosis.compose import at_op, batch_rows, compose
 from nanprobe.diagnosis.graph_table import is_exponential
 from nanprobe.diagnosis.origins import Origin, origin_op
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.trail import Trail, base_name
 from nanprobe.diagnosis.trends import Trend, trend_before
-from nanprobe.diagnosis.wording import figure, op_evidence, op_label, place_label
+from nanprobe.diagnosis.wording import figure, op_label, place_label
 from nanprobe.diagnosis.wrong_values import SINGULAR_AT_ZERO
 from nanprobe.findings import Finding
-from nanprobe.records import ExternalKind, ExternalRecord, OpRecord, Phase, StageTrace
+from nanprobe.records import ExternalRecord, OpRecord, Phase, StageTrace
 
 # A loss that ends this many times above its start, still finite, has diverged: our choice, a thousand times DIVERGING.
 FINITE_RATIO = 1e4
@@ -105,7 +105,7 @@ def _peak(op: OpRecord) -> float:
 
 
 def _grows_out_of_little(trail: Trail, op: OpRecord) -> bool:
-    """Whether the operation itself makes a huge number of a usual one: an exponential, a division by next to nothing."""
+    """Whether the operation itself makes a huge number of a usual one: exp, or a division by next to nothing."""
     largest = max((trail.value(op, r).abs_max for r in op.inputs), default=0.0)
     grows = is_exponential(op) or base_name(op.op) in SINGULAR_AT_ZERO
     return grows and _peak(op) > GROWN_HERE * max(largest, 1.0)
@@ -120,67 +120,64 @@ def _grew_before(scene: Scene, trend: Trend) -> bool:
 def _diverged(trace: StageTrace, step: int, trend: Trend, op: OpRecord | None) -> Finding:
     leader = trend.leader
     assert leader is not None
-    loss, gradient, weights = trend.named("loss"), trend.named("gradient"), trend.named("weights")
     record = next((s for s in trace.steps if s.index == step), trace.steps[-1])
     rates = record.learning_rates
-    slots = {
-        "trend": f"{leader.name} went from {figure(leader.first)} to {figure(leader.last)} by step {step}",
-        "learning_rate": " / ".join(figure(r) for r in dict.fromkeys(rates)) or "unknown",
-        "first_grad": figure(gradient.first if gradient else None),
-        "last_grad": figure(gradient.last if gradient else None),
-    }
-    grown = [f"{g.name} from {figure(g.first)} to {figure(g.last)}" for g in (loss, gradient, weights) if g is not None]
+    learning_rate = " / ".join(figure(rate) for rate in dict.fromkeys(rates)) or "unknown"
+    gradient = trend.named("gradient")
+    grown = ", ".join(f"{g.name} from {figure(g.first)} to {figure(g.last)}" for g in trend.growths)
     end = f" Then {op_label(op)} at {place_label(op)} leaves FP32." if op is not None else ""
-    why = (
-        f"Before step {step} these grew: {', '.join(grown)}. The {leader.name} passed {figure(leader.threshold)} "
-        "times its "
-        f"start first, at step {leader.step}. No single operation is at fault.{end} Consistent with updates that "
-        "are too "
-        f"large (learning rate {slots['learning_rate']}, {record.optimizer or 'optimizer'})."
-    )
-    evidence: dict[str, object] = {"learning_rate": rates[0] if rates else None, "optimizer": record.optimizer}
-    for growth in trend.growths:
-        evidence[f"{growth.name}_start"] = growth.first
-        evidence[f"{growth.name}_last"] = growth.last
-    evidence["grew_first"] = leader.name
     return compose(
         trace,
         "NP501",
         severity=base_severity(trace),
-        slots=slots,
         step=step,
-        phase=op.phase if op else Phase.UPDATE,
-        op=op.op if op else None,
-        module=op.module if op else None,
-        source=op.source if op and op.source else record.source,
-        evidence=evidence,
-        why=why,
+        phase=op.phase if op is not None else Phase.UPDATE,
+        op=op.op if op is not None else None,
+        module=op.module if op is not None else None,
+        source=(op.source if op is not None else None) or record.source,
+        slots={
+            "trend": f"{leader.name} went from {figure(leader.first)} to {figure(leader.last)} by step {step}",
+            "learning_rate": learning_rate,
+            "first_grad": figure(gradient.first if gradient else None),
+            "last_grad": figure(gradient.last if gradient else None),
+        },
+        evidence={
+            "learning_rate": rates[0] if rates else None,
+            "optimizer": record.optimizer,
+            "grew_first": leader.name,
+            **{f"{g.name}_start": g.first for g in trend.growths},
+            **{f"{g.name}_last": g.last for g in trend.growths},
+        },
+        why=f"Before step {step}: {grown}. The {leader.name} was the first to pass {figure(leader.threshold)} "
+        "times its "
+        f"start, {_when(leader.step, trace)}. No single operation is at fault.{end} Consistent with updates that "
+        "are too "
+        f"large (learning rate {learning_rate}, {record.optimizer or 'optimizer unknown'}).",
     )
+
+
+def _when(step: int | None, trace: StageTrace) -> str:
+    first = trace.steps[0].index
+    return f"at step {step}" if step is not None and step >= first else "in the first step"
 
 
 def _beyond_fp32(scene: Scene, op: OpRecord, source: Source) -> Finding:
     came_from = place_label(source.op)
     if source.external is not None:
-        kind = "parameter" if source.external.kind is ExternalKind.PARAMETER else source.external.kind.value
-        came_from = f"{kind} {source.external.name or ''}".strip()
-    slots = {"where": place_label(op), "value": "Inf", "largest": f"{figure(source.largest)} ({came_from})"}
-    why = (
-        f"{op_label(op)} is the first result that is not finite, and finite in the FP64 re-check. The largest "
-        "number behind "
-        f"it is {figure(source.largest)}, from {came_from}. The steps before show no growth, so this is no "
-        "divergence that "
-        "could be seen coming."
-    )
-    return compose(
-        scene.trace,
+        came_from = f"{source.external.kind.value.replace('_', ' ')} {source.external.name or ''}".strip()
+    return at_op(
+        scene,
+        op,
         "NP108",
-        severity=base_severity(scene.trace),
-        slots=slots,
-        step=scene.step,
-        phase=op.phase,
-        op=op.op,
-        module=op.module,
-        source=op.source,
-        evidence={**op_evidence(op), "largest_input": source.largest},
-        why=why,
+        batch=batch_rows(scene, op),
+        slots={
+            "where": place_label(op),
+            "value": "Inf",
+            "largest": f"{figure(source.largest)} ({came_from})",
+        },
+        evidence={"largest_input": source.largest, "largest_input_from": came_from},
+        why=f"{op_label(op)} is the first result that is not finite, and finite in the FP64 re-check. The largest "
+        "number "
+        f"behind it is {figure(source.largest)}, from {came_from}. The steps before show no growth, so this is no "
+        "divergence that could be seen coming.",
     )

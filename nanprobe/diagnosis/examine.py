@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nanprobe.diagnosis import classify, data, divergence, fallback, misuse, overflow, underflow
+from nanprobe.diagnosis import (
+    classify,
+    divergence,
+    fallback,
+    gradient_norms,
+    high_scale,
+    labels,
+    misuse,
+    state,
+    swallowed,
+    underflow,
+)
 from nanprobe.diagnosis.causes import nonfinite_origins
 from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.origins import Origin
 from nanprobe.diagnosis.scaling import scale_habit
 from nanprobe.diagnosis.scene import Scene
-from nanprobe.diagnosis.symptoms import Symptom, abandoned_steps, starts, symptoms
+from nanprobe.diagnosis.symptoms import abandoned_steps, starts
 from nanprobe.diagnosis.wording import figure
 from nanprobe.findings import Finding, Severity
 from nanprobe.plan import SETUP_STEP
@@ -26,7 +37,7 @@ def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
     found = list(misuse.findings(trace))
     for scene in scenes:
         found += _of_scene(scene)
-    found += overflow.quantities_from_gradients(scenes)
+    found += gradient_norms.findings(scenes)
     found += _of_whole_stage(trace, found)
     return _sorted(_merged(found))
 
@@ -40,20 +51,22 @@ def _scenes(trace: StageTrace) -> list[Scene]:
 def _of_scene(scene: Scene) -> list[Finding]:
     found: list[Finding] = []
     abandoned = scene.step in abandoned_steps(scene.trace)
-    origins = nonfinite_origins(scene.trail, starts(scene.deep, abandoned))
+    roots = {*starts(scene.deep, abandoned), *state.buffer_writers(scene)}
+    origins = nonfinite_origins(scene.trail, sorted(roots))
     found += _explained(scene, origins)
     if not origins and scene.trail.low_precision:
         dead = underflow.dead_gradient_origins(scene)
         found += _explained(scene, dead)
         if not dead:
             found += underflow.flushed_gradients(scene)
-    found += underflow.swallowed_updates(scene)
-    labels = data.labels_out_of_range(scene)
-    return [*found, labels] if labels is not None else found
+    found += swallowed.findings(scene)
+    found += state.findings(scene)
+    outside = labels.out_of_range(scene)
+    return [*found, outside] if outside is not None else found
 
 
 def _explained(scene: Scene, origins: Iterable[Origin]) -> list[Finding]:
-    """The finding of the earliest origin that has one; later origins of the same step are its consequences or its twins."""
+    """The finding of the earliest origin that has one; later origins of a step are its consequences or twins."""
     for origin in origins:
         finding = classify.explain(scene, origin)
         if finding is not None:
@@ -66,7 +79,7 @@ def _of_whole_stage(trace: StageTrace, found: list[Finding]) -> list[Finding]:
     errors = [f for f in found if f.severity is Severity.ERROR]
     habit = scale_habit(trace)
     if habit.repeated and not any(f.code in _EXPLAIN_SKIPS for f in found):
-        more.append(overflow.unexplained_skips(trace, habit))
+        more.append(high_scale.unexplained_skips(trace, habit))
     if habit.last_scale is not None and habit.last_scale < 1.0 and len(habit.steps) >= 1:
         more.append(_collapsed(trace, errors))
     if not errors:
@@ -113,8 +126,3 @@ def _sorted(found: list[Finding]) -> tuple[Finding, ...]:
 
 def _when(finding: Finding) -> tuple[float, str]:
     return (finding.step if finding.step is not None else math.inf, finding.code)
-
-
-def shows_trouble(trace: StageTrace) -> bool:
-    """Whether the stage shows anything beyond what a calibrating scaler does."""
-    return any(s.symptom not in (Symptom.DEAD,) and not s.skipped for s in symptoms(trace))

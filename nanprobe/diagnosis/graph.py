@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nanprobe.diagnosis.compose import batch_rows, compose
+from nanprobe.diagnosis.compose import at_op, batch_rows
 from nanprobe.diagnosis.graph_table import Domain, domain_of, names
 from nanprobe.diagnosis.origins import Origin, origin_op
-from nanprobe.diagnosis.scene import Scene, base_severity
-from nanprobe.diagnosis.wording import figure, op_evidence, op_label, place_label
+from nanprobe.diagnosis.scene import Scene
+from nanprobe.diagnosis.wording import figure, op_label, place_label
 from nanprobe.findings import Finding
 from nanprobe.records import OpRecord, Phase
 
@@ -16,18 +16,13 @@ def explain(scene: Scene, origin: Origin) -> Finding:
     op = origin_op(origin)
     domain = domain_of(scene.trail, origin)
     phrase = _phrase(domain, op)
-    return compose(
-        scene.trace,
+    return at_op(
+        scene,
+        op,
         domain.code,
-        severity=base_severity(scene.trace),
         slots={"where": place_label(op), "domain": phrase, "op": op_label(op)},
-        step=scene.step,
-        phase=op.phase,
-        op=op.op,
-        module=op.module,
-        source=op.source,
         batch=batch_rows(scene, op),
-        evidence={**op_evidence(op), **({"node": op.node} if op.node else {})},
+        evidence={"node": op.node} if op.node else {},
         why=_sentence(scene, origin, op, phrase),
     )
 

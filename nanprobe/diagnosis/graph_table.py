@@ -31,7 +31,8 @@ TABLE = (
     _domain("NP402", "sqrt rsqrt", "{name} of {value}", "the derivative of {name} at exactly 0 is infinite"),
     _domain("NP403", "pow float_power", "{value} to a power it has no value for",
             "the derivative of a power at exactly 0 is infinite"),
-    _domain("NP404", "div true_divide divide reciprocal addcdiv", "division by {value}", "division by 0 in the gradient"),
+    _domain("NP404", "div true_divide divide reciprocal addcdiv", "division by {value}",
+            "division by 0 in the gradient"),
     _domain("NP405", "norm linalg_vector_norm linalg_norm linalg_matrix_norm cdist cdist_forward euclidean_dist pdist "
             "pdist_forward dist frobenius_norm renorm pairwise_distance",
             "{name} of {value}", "the derivative of {name} at exactly 0 is 0/0"),
@@ -56,7 +57,8 @@ TABLE = (
     _domain("NP415", "svd linalg_svd linalg_svdvals linalg_eigh linalg_eig linalg_eigvals linalg_eigvalsh linalg_qr "
             "linalg_cholesky linalg_cholesky_ex cholesky linalg_inv linalg_inv_ex inverse linalg_det linalg_slogdet "
             "logdet linalg_solve linalg_solve_ex linalg_lu linalg_lu_factor linalg_pinv matrix_exp linalg_lstsq det",
-            "{name} of a singular matrix", "the gradient of {name} with equal (or zero) values divides by their difference"),
+            "{name} of a singular matrix",
+            "the gradient of {name} with equal (or zero) values divides by their difference"),
     _domain("NP416", "prod cumprod", "{name} of {value}", "the derivative of {name} with a factor of 0 is 0/0"),
     _domain("NP417", "lgamma digamma polygamma mvlgamma igamma igammac special_zeta binomial dirichlet standard_gamma "
             "standard_gamma_grad dirichlet_grad poisson", "{name} of {value}", "the derivative of {name} at {value}"),
@@ -77,7 +79,8 @@ _ARITHMETIC = frozenset({"NP408", "NP418"})
 
 # Averages whose result over nothing is 0/0.
 AVERAGES = frozenset({
-    "mean", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss2d", "cross_entropy_loss", "mse_loss", "l1_loss",
+    "mean", "nll_loss_forward", "nll_loss", "nll_loss2d_forward", "nll_loss2d", "cross_entropy_loss", "mse_loss",
+    "l1_loss",
     "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "median",
     "cross_entropy", "nll_loss_nd", "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss_forward",
 })  # fmt: skip
@@ -98,11 +101,9 @@ def names(op: OpRecord) -> tuple[str, ...]:
     found = [base_name(op.op)]
     if op.node and op.node != "AccumulateGrad":
         found.insert(0, node_name(op.node))
-    for name in tuple(found):
-        for suffix in ("_backward_data", "_backward", "_forward"):
-            if name.endswith(suffix):
-                found.append(name.removesuffix(suffix))
-    return tuple(found)
+    suffixes = ("_backward_data", "_backward", "_forward")
+    bare = [name.removesuffix(suffix) for name in found for suffix in suffixes if name.endswith(suffix)]
+    return (*found, *bare)
 
 
 def node_name(node: str) -> str:

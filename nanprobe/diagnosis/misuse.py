@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nanprobe.diagnosis import call_order
+from nanprobe.diagnosis import call_order, refusals
 from nanprobe.diagnosis.compose import compose
-from nanprobe.diagnosis.scaling import MAX_SKIPPED_FRACTION, scale_habit
+from nanprobe.diagnosis.scaling import MAX_CALIBRATION_SKIPS, MAX_SKIPPED_FRACTION, MIN_SKIPS, scale_habit
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.symptoms import graph_is_cut
 from nanprobe.diagnosis.wording import figure, percent
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import CallRecord, ErrorRecord, Phase, StageName, StageTrace
+from nanprobe.records import Phase, Source, StageName, StageTrace
 
 
 def findings(trace: StageTrace) -> list[Finding]:
@@ -20,11 +20,12 @@ def findings(trace: StageTrace) -> list[Finding]:
     rules: tuple[Callable[[StageTrace], Finding | None], ...] = (
         cut_off_loss,
         nonfinite_rate,
-        refused_by_pytorch,
+        refusals.explain,
         no_scaler,
         scaler_with_bf16,
         low_precision_weights,
         many_skipped,
+        schedule_runs_on,
     )
     found = [rule(trace) for rule in rules]
     return [f for f in found if f is not None] + call_order.findings(trace)
@@ -75,17 +76,6 @@ def nonfinite_rate(trace: StageTrace) -> Finding | None:
                 f"{step.index}, while "
                 f"the loss was {figure(step.loss)}.{after}",
             )
-    return None
-
-
-def refused_by_pytorch(trace: StageTrace) -> Finding | None:
-    """NP605, NP607, NP609, NP610, NP617, NP109, NP302: PyTorch stopped the script with an error that names the misuse."""
-    error = trace.error
-    if error is None:
-        return None
-    for signs, explain in _REFUSALS:
-        if all(sign in error.message for sign in signs):
-            return explain(trace, error)
     return None
 
 
@@ -157,119 +147,46 @@ def low_precision_weights(trace: StageTrace) -> Finding | None:
 
 
 def many_skipped(trace: StageTrace) -> Finding | None:
-    """NP614: the share of skipped steps after the warm-up."""
+    """NP614: more than a tenth of the steps skipped, and more of them than a calibration takes."""
     habit = scale_habit(trace)
-    if not habit.repeated or not trace.as_written:
-        return None
-    share = len(habit.late) / max(1, habit.after_warm_up)
-    if share <= MAX_SKIPPED_FRACTION:
+    share = len(habit.steps) / max(1, habit.total)
+    if not trace.as_written or share <= MAX_SKIPPED_FRACTION or len(habit.steps) <= MAX_CALIBRATION_SKIPS:
         return None
     return compose(
         trace,
         "NP614",
         severity=Severity.WARNING,
-        slots={"share": percent(share)},
-        step=habit.late[0],
+        step=habit.steps[0],
         phase=Phase.CALLS,
+        source=_source_of(trace, "scaler.step"),
+        slots={"share": percent(share)},
         evidence=habit.evidence(),
         why=habit.sentence(),
     )
 
 
-def _bce(trace: StageTrace, error: ErrorRecord) -> Finding:
-    # Put around by nanprobe, autocast is no decision of the script's: it may live without.
-    severity = base_severity(trace) if trace.as_written else Severity.WARNING
-    return _refusal(trace, error, "NP609", {}, severity)
-
-
-def _half_with_scaler(trace: StageTrace, error: ErrorRecord) -> Finding:
-    dtype = next((p.dtype for p in trace.parameters if p.dtype in ("float16", "bfloat16")), "float16")
-    return _refusal(trace, error, "NP610", {"dtype": dtype})
-
-
-def _unscaled_twice(trace: StageTrace, error: ErrorRecord) -> Finding:
-    """Left early (NP617) when gradients were cleared in between, else once for each micro-batch (NP605)."""
-    pair = _last_two_unscales(trace)
-    between = trace.calls[pair[0] + 1 : pair[1]] if pair else ()
-    cleared = any(c.name in ("optimizer.zero_grad", "module.zero_grad") for c in between)
-    complete = any(c.name == "scaler.update" for c in trace.calls[: pair[0]]) if pair else False
-    first: CallRecord | None = trace.calls[pair[0]] if pair else None
-    code = "NP617" if cleared or complete else "NP605"
-    found = _refusal(trace, error, code, {})
-    if first is None or first.source is None:
-        return found
+def schedule_runs_on(trace: StageTrace) -> Finding | None:
+    """NP618: a learning rate schedule that counts the steps the scaler skips."""
+    habit = scale_habit(trace)
+    moves = sum(1 for c in trace.calls if c.name == "lr_scheduler.step")
+    share = len(habit.steps) / max(1, habit.total)
+    # One move in each step, skipped ones included; a schedule by epoch moves far less often.
+    if share <= MAX_SKIPPED_FRACTION or len(habit.steps) < MIN_SKIPS or moves < 0.9 * habit.total:
+        return None
     return compose(
         trace,
-        code,
-        severity=found.severity,
-        slots={},
-        step=first.step,
+        "NP618",
+        severity=Severity.WARNING if trace.as_written else Severity.NOTE,
+        step=habit.steps[0],
         phase=Phase.CALLS,
-        source=first.source,
-        evidence=found.evidence,
-        why=found.why,
+        source=_source_of(trace, "lr_scheduler.step"),
+        slots={"skipped": len(habit.steps), "moves": moves},
+        evidence={"schedule_steps": moves, **habit.evidence()},
+        why=f"The schedule moved {moves} times while the optimizer stepped {habit.total - len(habit.steps)} times: "
+        "a warm-up "
+        "is over before the model has seen it.",
     )
 
 
-def _last_two_unscales(trace: StageTrace) -> tuple[int, int] | None:
-    positions = [k for k, c in enumerate(trace.calls) if c.name == "scaler.unscale_"]
-    return (positions[-2], positions[-1]) if len(positions) >= 2 else None
-
-
-def _constant_too_large(trace: StageTrace, error: ErrorRecord) -> Finding:
-    return _refusal(trace, error, "NP109", {"dtype": trace.dtype, "message": error.message.strip()[:80]})
-
-
-def _out_of_range(trace: StageTrace, error: ErrorRecord) -> Finding:
-    message = error.message.strip().splitlines()[0][:120]
-    slots: dict[str, object] = {
-        "what": message,
-        "range": "[0, number of classes)",
-        "hint": "count the classes, or pass ignore_index for the marker",
-    }
-    return _refusal(trace, error, "NP302", slots)
-
-
-def _without_gradients(trace: StageTrace, error: ErrorRecord) -> Finding:
-    wanting = tuple(p.name for p in trace.parameters if p.requires_grad)
-    return _refusal(trace, error, "NP607", {"parameters": f"{len(wanting)} parameters", "steps": len(trace.steps) + 1})
-
-
-def _refusal(
-    trace: StageTrace, error: ErrorRecord, code: str, slots: dict[str, object], severity: Severity | None = None
-) -> Finding:
-    return compose(
-        trace,
-        code,
-        severity=severity or base_severity(trace),
-        slots=slots,
-        step=error.step,
-        phase=Phase.CALLS,
-        source=error.source,
-        evidence={"exception": error.kind, "message": error.message[:200]},
-        why=f"PyTorch stopped the script: {error.kind}: {error.message.strip()[:200]}",
-    )
-
-
-def _updated_without_step(trace: StageTrace, error: ErrorRecord) -> Finding:
-    steps = sum(c.name == "scaler.step" for c in trace.calls)
-    updates = 1 + sum(c.name == "scaler.update" for c in trace.calls)
-    return _refusal(
-        trace, error, "NP604", {"call": "scaler.update()", "calls": updates, "rounds": f"{steps} optimizer steps"}
-    )
-
-
-# Fragments of PyTorch's messages. Source: torch/amp/grad_scaler.py, aten/src/ATen/autocast_mode.cpp,
-# c10/util/TypeCast.h; the same text from 1.10 to 2.13.
-_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Finding]], ...] = (
-    (("binary_cross_entropy", "autocast"), _bce),
-    (("Attempting to unscale FP16 gradients",), _half_with_scaler),
-    (("unscale_() has already been called",), _unscaled_twice),
-    (("No inf checks were recorded prior to update",), _updated_without_step),
-    (("No inf checks were recorded for this optimizer",), _without_gradients),
-    (("does not require grad and does not have a grad_fn",), _without_gradients),
-    (("Target", "is out of bounds"), _out_of_range),
-    (("index out of range in self",), _out_of_range),
-    (("device-side assert triggered",), _out_of_range),
-    (("cannot be converted to type", "Half without overflow"), _constant_too_large),
-)
+def _source_of(trace: StageTrace, name: str) -> Source | None:
+    return next((c.source for c in trace.calls if c.name == name), None)

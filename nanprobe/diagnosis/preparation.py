@@ -12,7 +12,7 @@ from nanprobe.records import DeepStep, ExternalRecord, OpRecord
 
 
 def explain(scene: Scene, origin: Origin) -> Finding | None:
-    """The finding for the preparing operation that made `origin`'s tensor non-finite; None when none is known to have."""
+    """The finding for the preparing operation that made `origin`'s tensor non-finite; None where none is known."""
     if scene.setup is None or origin.external is None:
         return None
     maker = _maker(scene.setup, origin.external)

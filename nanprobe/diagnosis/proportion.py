@@ -1,4 +1,8 @@
-"""Gradients that are not proportional to the loss scale: the same step in FP32 and under AMP, parameter by parameter."""
+"""Gradients that are not proportional to the loss scale (NP613).
+
+Seen in two ways: a custom autograd function whose backward computes with the scale itself, and parameters whose
+unscaled gradient differs from that of the fp32 stage, at the same first step, by just the scale.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import math
 from dataclasses import dataclass
 
 from nanprobe.diagnosis.compose import compose
-from nanprobe.diagnosis.wording import figure
+from nanprobe.diagnosis.trail import base_name
+from nanprobe.diagnosis.wording import figure, line_of
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import DeepStep, OpRecord, Phase, RunRecord, Source, StageName, StageTrace
+from nanprobe.records import DeepStep, OpRecord, Phase, RunRecord, StageName, StageTrace
 
 # How far a ratio may lie from the scale: rounding in FP16 changes a gradient's largest element by far less. Our choice.
 _TOLERANCE = 0.25
@@ -23,14 +28,18 @@ class _Ratio:
 
 
 def scale_in_backward(run: RunRecord) -> Finding | None:
-    """NP613: behind one operation every gradient is too large or too small by just the loss scale; None otherwise.
-
-    Both stages start from the same seed, so at the first step their gradients agree up to rounding.
-    """
+    """The finding for a backward function that multiplies or divides by the loss scale; None when there is none."""
     plain = next((t for t in run.stages if t.name is StageName.FP32 and t.steps), None)
     scaled = next((t for t in run.stages if t.name is StageName.AMP and t.steps and t.as_written), None)
-    if plain is None or scaled is None:
+    if scaled is None:
         return None
+    culprit = _culprit(scaled.deep_steps)
+    if culprit is not None:
+        return _at_function(scaled, *culprit)
+    return _out_of_proportion(plain, scaled) if plain is not None else None
+
+
+def _out_of_proportion(plain: StageTrace, scaled: StageTrace) -> Finding | None:
     scale = scaled.steps[0].loss_scale
     if scale is None or scale < _MIN_SCALE or scaled.steps[0].skipped:
         return None
@@ -38,9 +47,7 @@ def scale_in_backward(run: RunRecord) -> Finding | None:
     small = [r for r in ratios if _near(r.value, 1.0 / scale)]
     large = [r for r in ratios if _near(r.value, scale)]
     wrong = max((small, large), key=len)
-    if not wrong:
-        return None
-    return _finding(scaled, scale, wrong, divided=wrong is small)
+    return _behind_something(scaled, scale, wrong, divided=wrong is small) if wrong else None
 
 
 def _ratios(plain: StageTrace, scaled: StageTrace, scale: float) -> list[_Ratio]:
@@ -57,45 +64,68 @@ def _near(value: float, wanted: float) -> bool:
     return abs(value / wanted - 1.0) <= _TOLERANCE
 
 
-def _finding(trace: StageTrace, scale: float, wrong: list[_Ratio], divided: bool) -> Finding:
+def _behind_something(trace: StageTrace, scale: float, wrong: list[_Ratio], divided: bool) -> Finding:
     names = tuple(r.name for r in wrong)
-    culprit = _culprit(trace.deep_steps, scale)
-    source: Source | None = culprit.source if culprit is not None else None
-    where = f"line {source.line}" if source is not None else names[-1]
-    verb = "divided" if divided else "multiplied"
     return compose(
         trace,
         "NP613",
         severity=Severity.ERROR,
-        slots={"where": where},
         step=trace.steps[0].index,
         phase=Phase.BACKWARD,
-        op=culprit.op if culprit is not None else None,
-        module=culprit.module if culprit is not None else None,
         parameter=names[0],
-        source=source,
         parameters=names,
-        evidence={
-            "loss_scale": scale,
-            "factor": wrong[0].value,
-            "parameters": len(names),
-            "node": culprit.node if culprit is not None else None,
-        },
+        slots={"where": f"what follows {names[-1]}"},
+        evidence={"loss_scale": scale, "factor": wrong[0].value, "parameters": len(names)},
         why=f"At the first step, from the same weights and data, the unscaled gradients of {len(names)} parameters "
-        f"({', '.join(names[:3])}) are {figure(wrong[0].value)} times those of the fp32 stage: {verb} by the loss "
-        "scale of "
-        f"{figure(scale)} on the way back.",
+        f"({', '.join(names[:3])}) are {figure(wrong[0].value)} times those of the fp32 stage: "
+        f"{'divided' if divided else 'multiplied'} by the loss scale of {figure(scale)} on the way back.",
     )
 
 
-def _culprit(deep_steps: tuple[DeepStep, ...], scale: float) -> OpRecord | None:
-    """The backward operation that has the loss scale, or its inverse, among its numbers."""
+def _at_function(trace: StageTrace, step: int, op: OpRecord, scale: float) -> Finding:
+    where = f"{op.node} (line {line_of(op.source)})"
+    return compose(
+        trace,
+        "NP613",
+        severity=Severity.ERROR,
+        step=step,
+        phase=Phase.BACKWARD,
+        op=op.op,
+        module=op.module,
+        source=op.source,
+        slots={"where": where},
+        evidence={"loss_scale": scale, "node": op.node},
+        why=f"The backward function of {where} computes with {figure(scale)}, the loss scale of that step. Every "
+        "gradient "
+        "behind it is wrong by that factor once GradScaler has taken the scale out.",
+    )
+
+
+def _culprit(deep_steps: tuple[DeepStep, ...]) -> tuple[int, OpRecord, float] | None:
+    """The first operation of a custom backward function that uses the loss scale and does not take it out again."""
     for deep in deep_steps:
-        for op in deep.ops:
-            if op.phase is Phase.BACKWARD and any(_same(s, scale) for s in op.scalars):
-                return op
+        scale = deep.loss_scale
+        if scale is None or scale < _MIN_SCALE:
+            continue
+        used = [op for op in deep.ops if _is_custom(op) and any(_same(s, scale) for s in op.scalars)]
+        # Dividing and multiplying cancel out: such a function works on unscaled gradients, and rightly so.
+        if used and sum(_power(op, scale) for op in used) != 0:
+            return deep.step, used[0], scale
     return None
 
 
+def _is_custom(op: OpRecord) -> bool:
+    """Built-in autograd nodes end in a number (MulBackward0), those of Python functions do not."""
+    return op.phase is Phase.BACKWARD and op.node is not None and op.node.endswith("Backward")
+
+
+def _power(op: OpRecord, scale: float) -> int:
+    """1 for a product with the scale, -1 for a quotient."""
+    factor = next(abs(s) for s in op.scalars if _same(s, scale))
+    sign = 1 if factor > 1.0 else -1
+    return -sign if base_name(op.op) in {"div", "true_divide"} else sign
+
+
 def _same(number: float, scale: float) -> bool:
-    return number > 0.0 and (abs(number / scale - 1.0) < 1e-6 or abs(number * scale - 1.0) < 1e-6)
+    size = abs(number)
+    return size > 0.0 and (abs(size / scale - 1.0) < 1e-6 or abs(size * scale - 1.0) < 1e-6)

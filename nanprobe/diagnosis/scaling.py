@@ -10,6 +10,8 @@ from nanprobe.records import StageTrace
 MAX_SKIPPED_FRACTION = 0.10
 # Fewer skips than this say nothing about a habit in a short run: our choice.
 MIN_SKIPS = 3
+# From 2^16, the usual start, so many halvings lead to 2^11, where most models are at home: our choice.
+MAX_CALIBRATION_SKIPS = 5
 # So many good steps in a row end the scaler's warm-up: our choice; calibration skips come one after another.
 WARM_UP_ENDS_AFTER = 3
 

@@ -41,10 +41,12 @@ class Scene:
         return _handmade_scale(self.trail)
 
     @property
-    def applied(self) -> bool:
-        """Whether the update of this step was carried out (no scaler skipped it)."""
+    def poisoned_by_update(self) -> str | None:
+        """A parameter that this step's update made non-finite; None when it was skipped, or did no harm."""
         record = self.record
-        return record is not None and not record.skipped
+        if record is None or record.skipped or not record.nonfinite_weights:
+            return None
+        return record.nonfinite_weights[0]
 
 
 def base_severity(trace: StageTrace) -> Severity:

@@ -196,6 +196,6 @@ def starts(deep: DeepStep, abandoned: bool = False) -> tuple[int, ...]:
 
 
 def abandoned_steps(trace: StageTrace) -> frozenset[int]:
-    """Steps that the script ended or skipped by itself: by an exception, or because it saw that the loss is not finite."""
+    """Steps that the script gave up by itself: by an exception, or because it saw a loss that is not finite."""
     given_up = {c.step for c in trace.calls if c.name == "nonfinite_loss"}
     return frozenset(given_up | _unfinished(trace))

@@ -81,7 +81,7 @@ def trend_before(trace: StageTrace, step: int | None) -> Trend:
 
 
 def _initial_weights(trace: StageTrace) -> list[tuple[int, float | None]]:
-    """The largest weight before the first step, where that step was looked at: with it, one wild update is growth too."""
+    """The largest weight before the first step, where that was looked at: so one wild update is growth too."""
     first = next((d for d in trace.deep_steps if d.step == (trace.steps[0].index if trace.steps else 0)), None)
     if first is None:
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.formats import FloatFormat, format_named
@@ -40,6 +41,12 @@ def place_label(op: OpRecord) -> str:
     if op.module:
         return f"{op.module} ({line})" if line else op.module
     return line or op_label(op)
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """A few numbers in a sentence, the first six of them."""
+    shown = ", ".join(str(n) for n in numbers[:6])
+    return f"{shown}, ..." if len(numbers) > 6 else shown
 
 
 def line_of(source: Source | None) -> str:

@@ -52,7 +52,7 @@ def zero_origins(trail: Trail, starts: Iterable[int]) -> tuple[Origin, ...]:
 
 
 def lost_guard(op: OpRecord) -> float | None:
-    """The small constant that an add or clamp carries and that is 0 in the operation's format; None if there is none."""
+    """The small constant an add or clamp carries that is 0 in the operation's format; None if there is none."""
     if base_name(op.op) not in _GUARDS or not op.outputs:
         return None
     number_format = format_named(op.outputs[0].dtype)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from nanprobe.formats import format_named
 from nanprobe.precision.autocast import cuda_autocast_on_cpu
 from nanprobe.precision.containment import Containment
+from nanprobe.precision.gradient_taps import GradientTaps, tapped_autocast
 from nanprobe.precision.half_compute import HalfComputeMode
 from nanprobe.precision.outside_amp import OutsideAutocast, OutsideScaler
 from nanprobe.precision.policy import StagePolicy, Who
@@ -30,6 +31,7 @@ class StageConduct:
         on_cuda: the stage runs on a GPU, whose FP16 needs no emulation.
         half_weights: the script holds FP16 or bf16 weights, whose arithmetic a CPU is slow at.
         init_scale, growth_interval: of nanprobe's own scaler; None for PyTorch's defaults.
+        taps: look at every gradient that would be FP16, and leave it unrounded.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class StageConduct:
         half_weights: bool,
         init_scale: float | None,
         growth_interval: int | None,
+        taps: GradientTaps | None = None,
     ) -> None:
         self.policy = policy
+        self._taps = taps
         self._on_cuda = on_cuda
         self._half_weights = half_weights
         self._format = format_named(policy.dtype)
@@ -64,6 +68,8 @@ class StageConduct:
         """Switches on what holds for the whole stage; `stack` switches it off."""
         if self.policy.stage is StageName.FP32:
             stack.enter_context(_without_tf32())
+        elif self._taps is not None:
+            stack.enter_context(tapped_autocast(self._taps, "cuda" if self._on_cuda else "cpu"))
         elif not self._on_cuda:
             stack.enter_context(cuda_autocast_on_cpu())
             if self._half_weights and self.policy.keep_low_requests:

@@ -18,7 +18,6 @@ from torch._ops import OpOverload
 from torch.library import Library, fallthrough_kernel
 
 from nanprobe.formats import format_named
-from nanprobe.precision.argument_casts import map_arguments
 from nanprobe.precision.cast_lists import Policy, cpu_only_ops, cuda_entries, find_op
 from nanprobe.precision.emulation import CURRENT
 from nanprobe.precision.kernels import build_kernel
@@ -55,6 +54,8 @@ class GradientTaps:
         look: is shown its gradient.
     """
 
+    device_type = "cpu"
+
     def __init__(self, describe: Describe, look: Look) -> None:
         self._describe = describe
         self._look = look
@@ -78,14 +79,15 @@ class GradientTaps:
             return tensor
         key = self._describe(op, role, tensor)
         apply: Callable[..., Tensor] = _Tap.apply
-        return apply(tensor, torch.get_autocast_dtype("cpu"), key, self._look)
+        return apply(tensor, torch.get_autocast_dtype(self.device_type), key, self._look)
 
 
 @contextmanager
-def tapped_autocast(taps: GradientTaps) -> Iterator[None]:
-    """While active, `torch.autocast("cpu", dtype)` uses CUDA's cast lists, with a tap at every FP16 tensor."""
-    library = Library("aten", "IMPL", "AutocastCPU")
-    unused = cpu_only_ops()
+def tapped_autocast(taps: GradientTaps, device_type: str) -> Iterator[None]:
+    """While active, autocast of the device type uses CUDA's cast lists, with a tap at every FP16 tensor."""
+    taps.device_type = device_type
+    library = Library("aten", "IMPL", f"Autocast{device_type.upper()}")
+    unused = cpu_only_ops() if device_type == "cpu" else ()
     clear = torch.clear_autocast_cache
 
     def clear_both() -> None:
@@ -98,7 +100,7 @@ def tapped_autocast(taps: GradientTaps) -> Iterator[None]:
             op = find_op(entry.op)
             if entry.policy is Policy.LOWER_PRECISION and op is not None:
                 library.impl(entry.op, _kernel(op, taps))
-            else:
+            elif device_type == "cpu":  # a GPU has these rules already
                 library.impl(entry.op, build_kernel(entry, WeightCasts()))
         for name in unused:
             library.impl(name, fallthrough_kernel)
@@ -114,7 +116,9 @@ def tapped_autocast(taps: GradientTaps) -> Iterator[None]:
         taps.forget_weights()
 
 
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
 
 
 def _kernel(op: OpOverload, taps: GradientTaps) -> Callable[..., Any]:
@@ -134,9 +138,17 @@ def _kernel(op: OpOverload, taps: GradientTaps) -> Callable[..., Any]:
         outer, CURRENT.op = CURRENT.op, label
         try:
             with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-                args32, kwargs32 = map_arguments(args, kwargs, enter)
-                return leave(op(*args32, **kwargs32))
+                return leave(op(*_mapped(args, enter), **{k: _mapped(v, enter) for k, v in kwargs.items()}))
         finally:
             CURRENT.op = outer
 
     return kernel
+
+
+def _mapped(value: Any, cast: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with `cast` applied to what autocast may cast: floating tensors, float64 excepted."""
+    if isinstance(value, Tensor):
+        return cast(value) if value.is_floating_point() and value.dtype is not torch.float64 else value
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, cast) for item in value]
+    return value

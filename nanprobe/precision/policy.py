@@ -51,7 +51,9 @@ def policy_for(request: StageRequest) -> StagePolicy:
         dtype = low_weights or autocast or request.plan.dtype
         return StagePolicy(request.stage, dtype, False, False, Who.NOBODY, Who.NOBODY, rounding=True)
     if autocast:
-        return StagePolicy(request.stage, autocast, True, True, Who.SCRIPT, Who.SCRIPT)
+        outside = request.hold_scale and not facts.get("scaler_enabled")
+        scaler = Who.NANPROBE if outside else Who.SCRIPT
+        return StagePolicy(request.stage, autocast, True, True, Who.SCRIPT, scaler)
     dtype = low_weights or request.plan.dtype
     return StagePolicy(request.stage, dtype, False, False, Who.NANPROBE, _scaler_around(facts, dtype))
 

@@ -24,9 +24,9 @@ _MAX_NOTED = 4096  # then those that have died are forgotten
 _CONVERSIONS = ("to", "type", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
 _FACTORIES = (
     "tensor", "as_tensor", "asarray", "zeros", "ones", "empty", "full", "rand", "randn", "randint", "randperm",
-    "arange", "linspace", "logspace", "eye", "zeros_like", "ones_like", "empty_like", "full_like",
-    "rand_like", "randn_like",
-    "randint_like", "empty_strided", "scalar_tensor", "from_numpy", "frombuffer", "normal", "hann_window",
+    "arange", "linspace", "logspace", "eye", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like",
+    "randn_like", "randint_like", "empty_strided", "scalar_tensor", "from_numpy", "frombuffer", "normal",
+    "hann_window",
     "hamming_window", "blackman_window", "bartlett_window", "kaiser_window", "tril_indices", "triu_indices", "complex",
     "sparse_coo_tensor",
 )  # fmt: skip
@@ -142,21 +142,19 @@ class Requests:
 
     def _widening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def widen(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if tensor.dtype == torch.float32 and self.low_dtype(tensor) is not None:
+                return torch.Tensor.clone(tensor, *args, **kwargs)
             result: Tensor = original(tensor, *args, **kwargs)
-            if result is tensor and self.low_dtype(tensor):
-                result = result.clone()
             return result
 
         return widen
 
-    def _own(self, tensor: Any, result: Tensor) -> Tensor:
+    def _own(self, tensor: object, result: Tensor) -> Tensor:
         """The result of a conversion that would have made a copy, as a copy.
 
         An FP32 tensor that is asked for in FP16 would else be handed back itself, and count as meant to be FP16.
         """
-        if result is not tensor or self.low_dtype(tensor) is not None:
-            return result
-        return result.clone()
+        return result.clone() if result is tensor and self.low_dtype(result) is None else result
 
     def _rewriting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def rewritten(*args: Any, **kwargs: Any) -> Any:

@@ -109,6 +109,11 @@ class ModelNames:
         name = self._module_names.get(id(module))
         return type(module).__name__ if name is None else name
 
+    def name_of(self, parameter: Tensor) -> str | None:
+        """The parameter's name, once it is watched."""
+        watched = self._known.get(id(parameter))
+        return watched.name if watched is not None and watched.tensor is parameter else None
+
     def refresh(self, frame: FrameType | None = None) -> list[Watched]:
         """Adds parameters met since the last call; returns those that are new, or have an optimizer only now."""
         before = len(self.watched)

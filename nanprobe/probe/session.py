@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from nanprobe.precision.requests import Requests
 from nanprobe.probe.batches import BatchWatch
 from nanprobe.probe.calls import CallWatch
 from nanprobe.probe.deep import DeepLook
+from nanprobe.probe.elements import ElementWatch
+from nanprobe.probe.exponents import GradientSweep
 from nanprobe.probe.identity import Identity
 from nanprobe.probe.modules import ModuleWatch
 from nanprobe.probe.names import ModelNames
@@ -58,7 +61,13 @@ class StageSession:
         self._sources = SourceFinder()
         self._names = ModelNames()
         half_weights = bool(request.facts.get("low_weights"))
-        self._conduct = StageConduct(self.policy, self._on_cuda, half_weights, plan.init_scale, plan.growth_interval)
+        self._sweep = (
+            GradientSweep(self.policy.dtype, self._module_name, self._names.name_of) if request.sweep else None
+        )
+        self._conduct = StageConduct(
+            self.policy, self._on_cuda, half_weights, plan.init_scale, plan.growth_interval,
+            None if self._sweep is None else self._sweep.taps,
+        )  # fmt: skip
         self._requests = Requests(self.policy.keep_low_requests, map_cuda=not self._on_cuda)
         self._batches = BatchWatch(self._timeline, write, self._begin_training)
         self._modules = ModuleWatch(self._timeline, self._enter_root, self._conduct.leave_forward)
@@ -74,6 +83,7 @@ class StageSession:
         )
         self._ledger = StepLedger(self._timeline, self._names, write)
         self._identity = Identity(self._timeline, self._names, self._modules, self._batches, self._conduct)
+        self._elements = ElementWatch(request.sampled_elements) if request.sampled_elements else None
         self._deep: DeepLook | None = None
         self._training = False
         self._low_weights: str | None = None
@@ -148,12 +158,18 @@ class StageSession:
         tensors = self._conduct.before_backward(tensors, self._ledger.gradients)
         if self._deep is not None:
             self._deep.note_loss(tensors)
+        if self._sweep is not None:
+            self._sweep.before_backward(self._loss_scale())
         return tensors
 
     def after_backward(self, tensors: Any, failed: bool) -> None:
         """Backward has returned, or raised."""
         if failed:
             return
+        if self._sweep is not None:
+            self._write_histograms(self._sweep)
+        if self._elements is not None:
+            self._elements.note_backward(self._names.watched)
         if self._deep is not None:
             self._deep.note_gradients([w for w in self._names.watched if w.master_of is None])
         self._ledger.measure(self._calls.scaler, self._conduct.loss_scale)
@@ -162,6 +178,26 @@ class StageSession:
             self._conduct.hold_back([w.tensor for w in self._names.watched])
         if not self._ledger.has_optimizer:
             self._end_step(skipped=False)
+
+    @property
+    def _watches_forward(self) -> bool:
+        return self._conduct.watches_forward or self._sweep is not None
+
+    def _write_histograms(self, sweep: GradientSweep) -> None:
+        histograms = sweep.after_backward(self._timeline.step)
+        for histogram in histograms:
+            self._write({"type": "histogram", **histogram.to_plain()})
+        # Gradients were kept from rounding: where one would have overflowed, the scaler must see it all the same.
+        gradients = self._ledger.gradients()
+        if gradients and sweep.overflows(histograms):
+            gradients[0].view(-1)[0] = float("inf")
+
+    def _loss_scale(self) -> float:
+        scale = getattr(self._calls.scaler, "_scale", None)
+        return float(scale) if scale is not None else self._conduct.loss_scale or 1.0
+
+    def _module_name(self) -> str | None:
+        return self._identity.module_name()
 
     def scaler_step(self, scaler: GradScaler, optimizer: Optimizer, original: Callable[[], Any]) -> Any:
         """GradScaler.step: runs it, and sees whether it left the optimizer alone."""
@@ -178,7 +214,7 @@ class StageSession:
             self._names.add_root(module, self._sources.frame())
             self._identity.forget()
         self._timeline.forward()
-        if self._conduct.watches_forward:
+        if self._watches_forward:
             self._refresh_names()
         return self._conduct.enter_forward(args)
 
@@ -223,6 +259,9 @@ class StageSession:
     def _end_step(self, skipped: bool) -> None:
         ended = self._timeline.step
         broken = self._ledger.end_step(skipped)
+        if self._elements is not None:
+            for update in self._elements.end_step(ended, self._names.watched):
+                self._write({"type": "element_update", **asdict(update)})
         self._conduct.end_step()
         if self._deep is not None:
             deep, self._deep = self._deep, None
@@ -233,7 +272,7 @@ class StageSession:
         if self._schedule.is_deep(ended + 1):
             self._start_deep()
         else:
-            self._modules.watch(self._conduct.watches_forward)
+            self._modules.watch(self._watches_forward)
 
     def _begin_training(self) -> None:
         if self._training:

@@ -420,3 +420,64 @@ def test_a_symptom_that_nothing_explains_is_said_to_be_unexplained() -> None:
     finding = only(trace(StageName.FP32, steps=steps))
     assert (finding.code, finding.step) == ("NP400", 4)
     assert "could not tell" in finding.why
+
+
+# State that outlives a step.
+
+
+def moments(inf: int, step_index: int = 9) -> StageTrace:
+    step = half_step(step_index)
+    made_of = stats((4,), inf=inf, peak=0.0, dtype="float16", shadow_inf=inf)
+    state = step.external(ExternalKind.OPTIMIZER_STATE, "exp_avg_sq", made_of)
+    zero = stats(peak=0.0, dtype="float16", shadow_peak=0.0)
+    step.update("a.weight", step.op("addcdiv_", state, out=zero, phase=Phase.UPDATE), dtype="float16")
+    return trace(StageName.FP16, step)
+
+
+def test_a_second_moment_that_overflowed() -> None:
+    finding = only(moments(4))
+    assert (finding.code, finding.kind, finding.parameter) == ("NP105", Kind.OVERFLOW, "exp_avg_sq")
+
+
+def test_a_finite_moment_is_silent() -> None:
+    assert silent(moments(0))
+
+
+def test_a_buffer_that_overflowed_while_every_gradient_is_fine() -> None:
+    step = half_step(4)
+    running = step.external(ExternalKind.BUFFER, "bn.running_var", stats((4,), dtype="float16"))
+    step.op("native_batch_norm", running, out=(stats((8, 4)), HALF_INF), at=12, module="bn")
+    step.grad("a.weight", step.op("mm", step.external(), phase=Phase.BACKWARD))
+    steps = (*healthy_steps(4), step_record(4, nonfinite_buffers=("bn.running_var",)))
+    finding = only(trace(StageName.FP16, step, steps=steps))
+    assert (finding.code, finding.module) == ("NP101", "bn")
+
+
+def test_a_saturated_softmax_is_no_fault_but_its_logarithm_is() -> None:
+    def build(step: Step) -> int:
+        p = step.op("_softmax", step.external(), out=stats(dtype="float16", flushed=1), at=14)
+        return step.op("log", step.read(p), out=stats(inf=1, dtype="float16"), at=19)
+
+    finding = only(amp(build))
+    assert (finding.code, finding.source and finding.source.line) == ("NP203", 19)
+
+
+def test_an_exponential_behind_an_overflow_is_the_place() -> None:
+    def build(step: Step) -> int:
+        std = step.op("exp", step.external(made_of=stats(peak=60.0)), out=stats(peak=1e25), at=20)
+        return step.op("mse_loss", std, out=stats((), inf=1, shadow_peak=1e50), at=26)
+
+    finding = only(fp32(build))
+    assert (finding.code, finding.source and finding.source.line) == ("NP411", 20)
+
+
+def test_one_wild_update_is_divergence() -> None:
+    first, second = Step(0), Step(1)
+    first.external(ExternalKind.PARAMETER, "a.weight", stats((4, 4), peak=1.3))
+    wild = second.external(ExternalKind.PARAMETER, "a.weight", stats((4, 4), peak=2e12))
+    bad_gradient(second, second.op("mm", wild, out=stats(inf=1, shadow_peak=1e40)))
+    steps = (
+        step_record(0, 5e11, grads=(None, None), weight_abs_max=(2e12, 1.0)),
+        step_record(1, NAN, grads=(NAN, None), weight_abs_max=(None, None)),
+    )
+    assert only(trace(StageName.FP32, first, second, steps=steps)).code == "NP501"

@@ -254,3 +254,43 @@ def test_gradients_out_of_proportion_behind_one_function() -> None:
 @pytest.mark.parametrize("factor", [1.0, 0.9, 3.0])
 def test_gradients_that_differ_by_rounding_are_silent(factor: float) -> None:
     assert diagnose(run(*scaled_gradients(factor, 1.0))).status is Status.HEALTHY
+
+
+def custom_backward(node: str, *scalars: float, op: str = "div") -> StageTrace:
+    step = half_step(loss_scale=4096.0)
+    for scalar in scalars:
+        step.op(op, step.external(), phase=Phase.BACKWARD, node=node, scalars=(scalar,), at=15)
+    return trace(StageName.AMP, step)
+
+
+def test_a_backward_function_that_divides_by_the_scale() -> None:
+    verdict = diagnose(run(custom_backward("ReverseBackward", -4096.0))).verdict
+    assert verdict is not None
+    assert (verdict.code, verdict.source and verdict.source.line) == ("NP613", 15)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        custom_backward("DivBackward0", 4096.0),  # PyTorch's own: the loss scale itself is taken through it
+        custom_backward("ReverseBackward", 2.0),
+        custom_backward("ReverseBackward", 4096.0, 1 / 4096.0),  # out and in again
+    ],
+)
+def test_other_backward_functions_are_silent(stage: StageTrace) -> None:
+    assert diagnose(run(stage)).status is Status.HEALTHY
+
+
+def scheduled(moves: int, skipped: int) -> StageTrace:
+    steps = tuple(step_record(k, skipped=k < skipped, loss_scale=1024.0) for k in range(20))
+    return amp(calls(*GOOD_LOOP, steps=20) + calls("lr_scheduler.step", steps=moves), steps=steps)
+
+
+def test_a_schedule_that_runs_on_while_steps_are_skipped() -> None:
+    assert codes(scheduled(20, 4), Severity.WARNING) == ["NP618"]
+    assert codes(scheduled(1, 4), Severity.WARNING) == []  # by epoch
+    assert codes(scheduled(20, 2), Severity.WARNING) == []  # calibration
+
+
+def test_many_skipped_steps_are_a_warning() -> None:
+    assert codes(scheduled(0, 7), Severity.WARNING) == ["NP614"]

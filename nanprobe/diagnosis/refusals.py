@@ -1,0 +1,121 @@
+"""Errors in which PyTorch itself names the misuse: refused by GradScaler, autocast, autograd or a loss function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nanprobe.diagnosis.call_rules import CLEARS
+from nanprobe.diagnosis.compose import compose
+from nanprobe.diagnosis.scene import base_severity
+from nanprobe.findings import Finding, Severity
+from nanprobe.records import CallRecord, ErrorRecord, Phase, StageTrace
+
+
+def explain(trace: StageTrace) -> Finding | None:
+    """The finding for an exception in which PyTorch itself names the misuse; None for any other exception."""
+    error = trace.error
+    if error is None:
+        return None
+    for signs, explain in _REFUSALS:
+        if all(sign in error.message for sign in signs):
+            return explain(trace, error)
+    return None
+
+
+def _bce(trace: StageTrace, error: ErrorRecord) -> Finding:
+    # Put around by nanprobe, autocast is no decision of the script's: it may live without.
+    severity = base_severity(trace) if trace.as_written else Severity.WARNING
+    return _refusal(trace, error, "NP609", {}, severity)
+
+
+def _half_with_scaler(trace: StageTrace, error: ErrorRecord) -> Finding:
+    dtype = next((p.dtype for p in trace.parameters if p.dtype in ("float16", "bfloat16")), "float16")
+    return _refusal(trace, error, "NP610", {"dtype": dtype})
+
+
+def _unscaled_twice(trace: StageTrace, error: ErrorRecord) -> Finding:
+    """Left early (NP617) when gradients were cleared in between, else once for each micro-batch (NP605)."""
+    pair = _last_two_unscales(trace)
+    between = trace.calls[pair[0] + 1 : pair[1]] if pair else ()
+    cleared = any(c.name in CLEARS for c in between)
+    complete = any(c.name == "scaler.update" for c in trace.calls[: pair[0]]) if pair else False
+    first: CallRecord | None = trace.calls[pair[0]] if pair else None
+    code = "NP617" if cleared or complete else "NP605"
+    found = _refusal(trace, error, code, {})
+    if first is None or first.source is None:
+        return found
+    return compose(
+        trace,
+        code,
+        severity=found.severity,
+        slots={},
+        step=first.step,
+        phase=Phase.CALLS,
+        source=first.source,
+        evidence=found.evidence,
+        why=found.why,
+    )
+
+
+def _last_two_unscales(trace: StageTrace) -> tuple[int, int] | None:
+    positions = [k for k, c in enumerate(trace.calls) if c.name == "scaler.unscale_"]
+    return (positions[-2], positions[-1]) if len(positions) >= 2 else None
+
+
+def _updated_without_step(trace: StageTrace, error: ErrorRecord) -> Finding:
+    steps = sum(c.name == "scaler.step" for c in trace.calls)
+    updates = 1 + sum(c.name == "scaler.update" for c in trace.calls)
+    return _refusal(
+        trace, error, "NP604", {"call": "scaler.update()", "calls": updates, "rounds": f"{steps} optimizer steps"}
+    )
+
+
+def _constant_too_large(trace: StageTrace, error: ErrorRecord) -> Finding:
+    return _refusal(trace, error, "NP109", {"dtype": trace.dtype, "message": error.message.strip()[:80]})
+
+
+def _out_of_range(trace: StageTrace, error: ErrorRecord) -> Finding:
+    message = error.message.strip().splitlines()[0][:120]
+    slots: dict[str, object] = {
+        "what": message,
+        "range": "[0, number of classes)",
+        "hint": "count the classes, or pass ignore_index for the marker",
+    }
+    return _refusal(trace, error, "NP302", slots)
+
+
+def _without_gradients(trace: StageTrace, error: ErrorRecord) -> Finding:
+    wanting = tuple(p.name for p in trace.parameters if p.requires_grad)
+    return _refusal(trace, error, "NP607", {"parameters": f"{len(wanting)} parameters", "steps": len(trace.steps) + 1})
+
+
+def _refusal(
+    trace: StageTrace, error: ErrorRecord, code: str, slots: dict[str, object], severity: Severity | None = None
+) -> Finding:
+    return compose(
+        trace,
+        code,
+        severity=severity or base_severity(trace),
+        slots=slots,
+        step=error.step,
+        phase=Phase.CALLS,
+        source=error.source,
+        evidence={"exception": error.kind, "message": error.message[:200]},
+        why=f"PyTorch stopped the script: {error.kind}: {error.message.strip()[:200]}",
+    )
+
+
+# Fragments of PyTorch's messages. Source: torch/amp/grad_scaler.py, aten/src/ATen/autocast_mode.cpp,
+# c10/util/TypeCast.h; the same text from 1.10 to 2.13.
+_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Finding]], ...] = (
+    (("binary_cross_entropy", "autocast"), _bce),
+    (("Attempting to unscale FP16 gradients",), _half_with_scaler),
+    (("unscale_() has already been called",), _unscaled_twice),
+    (("No inf checks were recorded prior to update",), _updated_without_step),
+    (("No inf checks were recorded for this optimizer",), _without_gradients),
+    (("does not require grad and does not have a grad_fn",), _without_gradients),
+    (("Target", "is out of bounds"), _out_of_range),
+    (("index out of range in self",), _out_of_range),
+    (("device-side assert triggered",), _out_of_range),
+    (("cannot be converted to type", "Half without overflow"), _constant_too_large),
+)

@@ -25,8 +25,8 @@ class Progress:
     def step(self, record: Mapping[str, Any]) -> None:
         """One step is done: a dictionary of StepRecord's fields, as `nanprobe.storage.TraceTail` gives them."""
 
-    def stage_finished(self, trace: StageTrace) -> None:
-        """The stage has ended, in whatever way."""
+    def stage_finished(self, trace: StageTrace, name: str | None = None) -> None:
+        """The stage has ended, in whatever way; `name` where it started under another than the stage's."""
 
     def notice(self, text: str) -> None:
         """One thing the user should know now."""
@@ -67,9 +67,9 @@ class PlainProgress(Progress):
             self._said_step, self._said_at = self._tally.steps, now
             self._say(f"{self._name}: step {self._tally.show_steps()}  {self._tally.show_numbers()}".rstrip())
 
-    def stage_finished(self, trace: StageTrace) -> None:
+    def stage_finished(self, trace: StageTrace, name: str | None = None) -> None:
         """Says how it ended."""
-        self._say(describe_end(trace))
+        self._say(describe_end(trace, name))
 
     def notice(self, text: str) -> None:
         """Says it."""
@@ -114,10 +114,10 @@ class BarProgress(Progress):
             steps, numbers = self._tally.show_steps(), self._tally.show_numbers()
             self._bar.update(self._task, completed=self._tally.steps, steps=steps, numbers=numbers)
 
-    def stage_finished(self, trace: StageTrace) -> None:
+    def stage_finished(self, trace: StageTrace, name: str | None = None) -> None:
         """Stops the bar's clock, where it is; a stage that did not go through says so beside it."""
         if self._task is None:
-            self._bar.console.print(describe_end(trace))
+            self._bar.console.print(describe_end(trace, name))
             return
         steps = len(trace.steps)
         numbers = self._tally.show_numbers()
@@ -168,9 +168,9 @@ class _Tally:
         return "  ".join(parts)
 
 
-def describe_end(trace: StageTrace) -> str:
+def describe_end(trace: StageTrace, name: str | None = None) -> str:
     """How a stage ended, on one line: "amp: completed, 50 steps in 1.9 s"."""
-    text = f"{trace.name.value}: {trace.outcome.value}"
+    text = f"{name or trace.name.value}: {trace.outcome.value}"
     if trace.outcome is not Outcome.SKIPPED:
         text += f", {len(trace.steps)} step{'' if len(trace.steps) == 1 else 's'} in {trace.seconds:.1f} s"
     return _one_line(f"{text}: {trace.reason}" if trace.reason else text)

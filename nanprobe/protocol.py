@@ -118,23 +118,33 @@ class StageRunner:
         """Run a stage under another plan, in a directory of its own; it is no part of the protocol's traces."""
         request = self._request(name, plan, self.directory / "stages" / label)
         trace = self._run_process(replace(request, label=label, **changes))
-        self.progress.stage_finished(trace)
+        self.progress.stage_finished(trace, label)
         return trace
 
     def interrupt(self) -> None:
         """Keep what the running stage has written; the stages that did not begin are skipped."""
         done = {trace.name for trace in self.traces}
-        if self._running is not None and self._running.stage in self.plan.stages and self._running.stage not in done:
-            Ending(self._running, self._dtype(self._running.stage)).write(
-                Outcome.CRASHED, _INTERRUPTED, time.monotonic() - self._started
-            )
-            self.traces += (read_stage(self._running.directory),)
-            self.progress.stage_finished(self.traces[-1])
-            done.add(self._running.stage)
+        running = self._running
+        if running is not None and running.stage in self.plan.stages and running.stage not in done:
+            trace = self.cut_short()
+            assert trace is not None
+            self.traces += (trace,)
+            done.add(running.stage)
         for name in StageName:
             if name in self.plan.stages and name not in done:
                 reason = f"{_INTERRUPTED} before it began"
                 self.traces += (StageTrace(name, Outcome.SKIPPED, self._dtype(name), reason=reason),)
+
+    def cut_short(self, label: str | None = None) -> StageTrace | None:
+        """Close the trace of the run that Ctrl-C stopped, and read it as far as it got; None when nothing ran."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        ending = Ending(running, self._dtype(running.stage))
+        ending.write(Outcome.CRASHED, _INTERRUPTED, time.monotonic() - self._started)
+        trace = read_stage(running.directory)
+        self.progress.stage_finished(trace, label)
+        return trace
 
     def _dtype(self, name: StageName) -> str:
         return "float32" if name is StageName.FP32 else self.plan.dtype

@@ -187,6 +187,7 @@ class DeepStep:
     truncated: str | None = None  # why recording stopped early (out of memory, too many operations)
     shadow_dtype: str = "float32"
     loss_scale: float | None = None  # the factor in the scaled gradients of this step
+    coarse: bool = False  # on an accelerator: figures of whole tensors only, nothing was looked at closely
 
 
 @dataclass(frozen=True, slots=True)

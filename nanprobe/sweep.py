@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nanprobe.findings import Status
+from nanprobe.formats import format_named
 from nanprobe.loss_scale.analysis import analyse_sweep
 from nanprobe.loss_scale.histograms import ExponentHistogram
+from nanprobe.loss_scale.outcomes import ScaleRow
 from nanprobe.loss_scale.policies import PYTORCH, ScalerPolicy
 from nanprobe.loss_scale.result import (
     HIGH_EDGE,
@@ -28,6 +30,7 @@ from nanprobe.storage import from_json_value
 from nanprobe.target.launcher import Launcher
 
 SAMPLED_ELEMENTS = 2  # of each parameter in the runs of --scales: enough to see an update appear or vanish
+FP32_LABEL, SWEEP_LABEL = "fp32", "sweep"  # what progress calls the first two runs
 _NEVER = 2**31 - 1  # a growth interval no run reaches: the scale only moves down
 
 
@@ -46,7 +49,8 @@ def run_sweep(
 ) -> SweepResult:
     """Record one run, read every scale off it, and run the edges (and `plan.scales`) for real.
 
-    Inconclusive, with the reason, when the script does not train in FP32.
+    Inconclusive, with the reason, when the script does not train in FP32, and when Ctrl-C cuts it short: then with all
+    that was measured until that.
     """
     return _Sweep(plan, directory, StageRunner(plan.run, directory, launcher, progress, copy)).run()
 
@@ -56,61 +60,102 @@ class _Sweep:
         self._plan = plan
         self._directory = directory
         self._stages = stages
-        self._notices: tuple[str, ...] = ()
+        self._trace: StageTrace | None = None  # of the recorded run, or of the fp32 stage while there is none
+        self._asked_runs: list[RealRun] = []
+        self._confirmations: list[Confirmation] = []
+        self._known: dict[float, RealRun] = {}  # no scale is run twice
+        self._doing = FP32_LABEL
 
     def run(self) -> SweepResult:
-        self._stages.run(StageName.FP32)
-        fp32 = self._stages.traces[0]
-        if reason := _explain_unfit(fp32):
-            return self._analyse(fp32, (), reason=reason)
-        trace = self._stages.run_apart(StageName.AMP, "sweep", self._plan.run, sweep=True, deep_ends=False)
-        histograms = read_histograms(Path(self._directory, "stages", "sweep", "trace.jsonl"))
-        if not trace.steps:
-            return self._analyse(trace, (), reason=f"the script did not take one step under autocast: {trace.reason}")
-        history = _history(trace)
-        real_runs = tuple(self._run_at(scale, SAMPLED_ELEMENTS) for scale in self._plan.scales)
-        result = self._analyse(trace, histograms, history=history, real_runs=real_runs)
-        confirmations = tuple(self._confirm(result)) if self._plan.confirm else ()
-        return replace(result, confirmations=confirmations)
+        try:
+            reason = self._record()
+            if reason is not None:
+                return self._analyse(reason=reason)
+            for scale in dict.fromkeys(self._plan.scales):
+                self._asked_runs.append(self._run_at(scale, SAMPLED_ELEMENTS))
+            for edge, row in self._edges(self._analyse()):
+                self._confirmations.append(Confirmation(edge, row, self._run_at(row.scale, 0)))
+            return self._analyse()
+        except KeyboardInterrupt:
+            trace = self._stages.cut_short(self._label)
+            if trace is not None and self._doing in (FP32_LABEL, SWEEP_LABEL):
+                self._trace = trace
+            return self._analyse(reason=f"interrupted by Ctrl-C in the run {self._doing}; what came before it is shown")
 
-    def _analyse(
-        self,
-        trace: StageTrace,
-        histograms: Sequence[ExponentHistogram],
-        *,
-        reason: str | None = None,
-        history: ScalerHistory | None = None,
-        real_runs: tuple[RealRun, ...] = (),
-    ) -> SweepResult:
-        record = run_record(self._plan.run, self._directory, (trace,))
+    @property
+    def _label(self) -> str | None:
+        return None if self._doing == FP32_LABEL else self._doing
+
+    def _record(self) -> str | None:
+        """The run that every scale is read off; the reason why there is nothing to read, if so."""
+        self._stages.run(StageName.FP32)
+        self._trace = fp32 = self._stages.traces[0]
+        if reason := _explain_unfit(fp32):
+            return reason
+        self._doing = SWEEP_LABEL
+        trace = self._stages.run_apart(StageName.AMP, SWEEP_LABEL, self._plan.run, sweep=True, deep_ends=False)
+        self._trace = trace
+        if not trace.steps:
+            return f"the script did not take one step under autocast: {trace.reason}"
+        return None
+
+    def _analyse(self, *, reason: str | None = None) -> SweepResult:
+        """The answer from all that was run so far; inconclusive with `reason`."""
+        path = Path(self._directory, "stages", SWEEP_LABEL, "trace.jsonl")
+        histograms = read_histograms(path) if path.exists() else ()
+        traces = () if self._trace is None else (self._trace,)
+        record = run_record(self._plan.run, self._directory, traces)
+        recorded = self._trace if histograms else None
         run = SweepRun(
             target=record.target,
-            device=trace.device,
+            device=record.device,
             torch_version=record.torch_version,
             nanprobe_version=record.nanprobe_version,
             seed=record.seed,
             directory=record.directory,
             steps=len({h.step for h in histograms}),
             measured_scale=histograms[0].loss_scale if histograms else None,
-            notices=(*self._notices, *trace.notices),
+            notices=tuple(note for trace in traces for note in (*trace.notices, *self._notices(trace, reason))),
         )
         result = analyse_sweep(
-            run, histograms, number_format=self._plan.number_format, scaler=history, real_runs=real_runs
+            run,
+            histograms,
+            number_format=self._plan.number_format,
+            scaler=None if recorded is None else _history(recorded),
+            confirmations=self._confirmations,
+            real_runs=self._asked_runs,
         )
-        return result if reason is None else replace(result, reasons=(reason,))
+        return result if reason is None else replace(result, status=Status.INCONCLUSIVE, reasons=(reason,))
 
-    def _confirm(self, result: SweepResult) -> list[Confirmation]:
-        """Real runs at both edges of the window: the low one, and the first scale above the high one."""
+    def _notices(self, trace: StageTrace, reason: str | None) -> list[str]:
+        notes = []
+        asked = format_named(self._plan.number_format)
+        if reason is None and trace.outcome is not Outcome.COMPLETED:
+            notes.append(f"the recorded run ended after {len(trace.steps)} steps: {trace.reason}")
+        if trace.dtype == "bfloat16" != asked.name:
+            notes.append(
+                f"the script computes in bfloat16, which needs no loss scale; this is how the same gradients would "
+                f"fare in {asked.name} (--number-format bf16 for its own)"
+            )
+        if self._plan.confirm and trace.name is StageName.AMP and asked.name != trace.dtype:
+            notes.append(f"the edges are not confirmed by real runs: those would be in {trace.dtype}")
+        return notes
+
+    def _edges(self, result: SweepResult) -> list[tuple[str, ScaleRow]]:
+        """The lowest safe scale and the highest, which are run for real; none where the format is not the script's."""
         window = result.window
-        if window is None or window.lowest_scale is None or window.highest_scale is None:
+        if not self._plan.confirm or window is None or self._trace is None:
+            return []
+        if window.lowest_scale is None or window.highest_scale is None or self._trace.dtype != result.number_format:
             return []
         rows = {row.scale: row for row in result.scales}
-        edges = [(LOW_EDGE, window.lowest_scale), (HIGH_EDGE, window.highest_scale)]
-        return [Confirmation(edge, rows[scale], self._run_at(scale, 0)) for edge, scale in edges]
+        return [(LOW_EDGE, rows[window.lowest_scale]), (HIGH_EDGE, rows[window.highest_scale])]
 
     def _run_at(self, scale: float, sampled_elements: int) -> RealRun:
+        if scale in self._known:
+            return self._known[scale]
         plan = replace(self._plan.run, init_scale=scale, growth_interval=_NEVER)
-        label = f"scale-{scale:g}"
+        self._doing = label = f"scale-{scale:.0f}" if scale.is_integer() else f"scale-{scale!r}"
         trace = self._stages.run_apart(
             StageName.AMP,
             label,
@@ -121,7 +166,7 @@ class _Sweep:
         )
         flushed, lost = _lost_in(trace)
         path = Path(self._directory, "stages", label, "trace.jsonl")
-        return RealRun(
+        self._known[scale] = RealRun(
             scale=scale,
             steps=len(trace.steps),
             overflowing_tensors=_overflowing(trace, scale),
@@ -131,6 +176,7 @@ class _Sweep:
             updates=_read_updates(path) if sampled_elements else (),
             reason=None if trace.outcome is Outcome.COMPLETED else trace.reason,
         )
+        return self._known[scale]
 
 
 def _explain_unfit(fp32: StageTrace) -> str | None:

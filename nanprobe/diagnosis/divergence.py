@@ -10,7 +10,7 @@ from nanprobe.diagnosis.graph_table import is_exponential
 from nanprobe.diagnosis.origins import Origin, origin_op
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.trail import Trail, base_name
-from nanprobe.diagnosis.trends import Trend, trend_before
+from nanprobe.diagnosis.trends import OVERFLOWING_WEIGHT_RATIO, Trend, trend_before
 from nanprobe.diagnosis.wording import figure, op_label, place_label
 from nanprobe.diagnosis.wrong_values import SINGULAR_AT_ZERO
 from nanprobe.findings import Finding
@@ -37,7 +37,7 @@ def explain(scene: Scene, origin: Origin) -> Finding:
     """The finding for a result beyond FP32: absurd data, a run that diverges, or plain FP32 overflow."""
     op = origin_op(origin)
     source = follow_magnitude(scene.trail, op)
-    trend = trend_before(scene.trace, scene.step)
+    trend = trend_before(scene.trace, scene.step, OVERFLOWING_WEIGHT_RATIO)
     if source.external is None and source.op is not op and _grows_out_of_little(scene.trail, source.op):
         return graph.explain(scene, Origin(origin.birth, op=source.op, path=origin.path, precise=True))
     if source.external is not None and not _grew_before(scene, trend):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanprobe.diagnosis import (
     classify,
@@ -37,6 +38,7 @@ def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
     found = list(misuse.findings(trace))
     for scene in scenes:
         found += _of_scene(scene)
+    found = _only_lasting(trace, scenes, found)
     found += gradient_norms.findings(scenes)
     found += _of_whole_stage(trace, found)
     return _sorted(_merged(found))
@@ -46,6 +48,17 @@ def _scenes(trace: StageTrace) -> list[Scene]:
     setup = next((d for d in trace.deep_steps if d.step == SETUP_STEP), None)
     deep = sorted((d for d in trace.deep_steps if d.step != SETUP_STEP), key=lambda d: d.step)
     return [Scene(trace, d, setup) for d in deep]
+
+
+def _only_lasting(trace: StageTrace, scenes: list[Scene], found: list[Finding]) -> list[Finding]:
+    """Under AMP that nanprobe put around, a flush seen in one step and not in another is a warning, no error."""
+    flushed = [f for f in found if f.code == "NP201" and f.severity is Severity.ERROR]
+    judged = [
+        s for s in scenes if s.deep.grads and not any(g.stats.nan_count or g.stats.inf_count for g in s.deep.grads)
+    ]
+    if trace.as_written or len(flushed) >= len(judged):
+        return found
+    return [replace(f, severity=Severity.WARNING) if f in flushed else f for f in found]
 
 
 def _of_scene(scene: Scene) -> list[Finding]:

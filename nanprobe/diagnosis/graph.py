@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanprobe.diagnosis.compose import at_op, batch_rows
-from nanprobe.diagnosis.graph_table import Domain, domain_of, names
+from nanprobe.diagnosis.graph_table import Domain, domain_of, is_exponential, names
 from nanprobe.diagnosis.origins import Origin, origin_op
 from nanprobe.diagnosis.scene import Scene
 from nanprobe.diagnosis.wording import figure, op_label, place_label
@@ -47,7 +47,9 @@ def _sentence(scene: Scene, origin: Origin, op: OpRecord, phrase: str) -> str:
         given = ", ".join(figure(real) for real, _ in op.specimens[0].inputs)
         parts.append(f"Element {list(op.specimens[0].position)} was made from {given}.")
     higher = "FP32" if scene.trail.low_precision else "FP64"
-    if origin.precise:
+    if origin.precise and is_exponential(op):
+        parts.append(f"FP32 ends at 3.4e38 and {higher} is still finite here, but not for inputs a little larger.")
+    elif origin.precise:
         parts.append(f"{higher} stands at the same edge and only just stays finite: more digits do not cure it.")
     else:
         parts.append(f"The {higher} re-check fails in the same place: no number format cures it.")

@@ -22,6 +22,33 @@ def explain(trace: StageTrace) -> Finding | None:
     return None
 
 
+def _singular(trace: StageTrace, error: ErrorRecord) -> Finding | None:
+    """NP415: a matrix that has no decomposition; one with NaN in it has another cause, which the walk back finds."""
+    if "non-finite" in error.message or "NaN" in error.message:
+        return None
+    name = error.message.partition(":")[0].removeprefix("linalg.") or "the decomposition"
+    return _refusal(
+        trace, error, "NP415", {"where": _line(error), "domain": f"{name} of a singular matrix", "op": name}
+    )
+
+
+def _outside_support(trace: StageTrace, error: ErrorRecord) -> Finding | None:
+    """NP417: a parameter of a distribution that is finite and still not allowed."""
+    if "nan" in error.message or "inf" in error.message.partition("found invalid values")[2]:
+        return None
+    slots: dict[str, object] = {"where": _line(error), "domain": "a parameter outside its distribution's constraint"}
+    return _refusal(trace, error, "NP417", {**slots, "op": "the distribution"})
+
+
+def _one_sample(trace: StageTrace, error: ErrorRecord) -> Finding:
+    slots: dict[str, object] = {"where": _line(error), "domain": "a batch of one sample has no variance"}
+    return _refusal(trace, error, "NP413", {**slots, "op": "batch_norm"})
+
+
+def _line(error: ErrorRecord) -> str:
+    return f"line {error.source.line}" if error.source else "the script"
+
+
 def _bce(trace: StageTrace, error: ErrorRecord) -> Finding:
     # Put around by nanprobe, autocast is no decision of the script's: it may live without.
     severity = base_severity(trace) if trace.as_written else Severity.WARNING
@@ -107,11 +134,14 @@ def _refusal(
 
 # Fragments of PyTorch's messages. Source: torch/amp/grad_scaler.py, aten/src/ATen/autocast_mode.cpp,
 # c10/util/TypeCast.h; the same text from 1.10 to 2.13.
-_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Finding]], ...] = (
+_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Finding | None]], ...] = (
     (("binary_cross_entropy", "autocast"), _bce),
     (("Attempting to unscale FP16 gradients",), _half_with_scaler),
     (("unscale_() has already been called",), _unscaled_twice),
     (("No inf checks were recorded prior to update",), _updated_without_step),
+    (("linalg.",), _singular),
+    (("to satisfy the constraint", "found invalid values"), _outside_support),
+    (("Expected more than 1 value per channel",), _one_sample),
     (("No inf checks were recorded for this optimizer",), _without_gradients),
     (("does not require grad and does not have a grad_fn",), _without_gradients),
     (("Target", "is out of bounds"), _out_of_range),

@@ -60,7 +60,7 @@ def steps_to_rerun(trace: StageTrace) -> tuple[int, ...]:
     wanted = _poisoned(signs) | _nonfinite(trace, signs) | _dead(trace, signs) | _unfinished(trace)
     if _came_in_nonfinite(trace):
         wanted.add(SETUP_STEP)
-    return tuple(sorted(wanted - {deep.step for deep in trace.deep_steps}))
+    return tuple(sorted(wanted - {deep.step for deep in trace.deep_steps if not deep.coarse}))
 
 
 def graph_is_cut(trace: StageTrace) -> bool:

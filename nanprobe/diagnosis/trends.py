@@ -13,6 +13,8 @@ from nanprobe.records import ExternalKind, StageTrace, StepRecord
 DIVERGING_RATIO = 1e3
 # Weights move slowly; a hundredfold largest weight is far beyond what training does in 50 steps. Our choice.
 DIVERGING_WEIGHT_RATIO = 1e2
+# Once FP32 itself has overflowed, and not at an edge of some function, tenfold weights are reason enough: our choice.
+OVERFLOWING_WEIGHT_RATIO = 1e1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Trend:
         return next((g for g in self.growths if g.name == name), None)
 
 
-def trend_before(trace: StageTrace, step: int | None) -> Trend:
+def trend_before(trace: StageTrace, step: int | None, weight_ratio: float = DIVERGING_WEIGHT_RATIO) -> Trend:
     """The trend over the finite part of the steps before `step` (all steps for None).
 
     Of `step` itself only the weights count: they are what the steps before made of them, and its loss and gradient may
@@ -74,7 +76,7 @@ def trend_before(trace: StageTrace, step: int | None) -> Trend:
         _growth(
             "weights",
             [*_initial_weights(trace), *((s.index, _largest(s.weight_abs_max)) for s in weights)],
-            DIVERGING_WEIGHT_RATIO,
+            weight_ratio,
         ),
     )
     return Trend(tuple(g for g in series if g is not None))

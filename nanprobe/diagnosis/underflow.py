@@ -13,7 +13,7 @@ from nanprobe.diagnosis.trail import Trail, base_name
 from nanprobe.diagnosis.wording import figure, line_of, number_format, op_label, percent, place_label, shadow_peak
 from nanprobe.diagnosis.wrong_values import lost_guard, zero_origins
 from nanprobe.findings import Finding, Severity
-from nanprobe.formats import format_named
+from nanprobe.formats import FP32, format_named
 from nanprobe.records import GradRecord, OpRecord, Phase
 
 # Source: DESIGN section 6: an error only when at least half of the gradient's norm is lost.
@@ -24,6 +24,11 @@ LOST_NORM_NOTE = 0.05
 _SATURATING = frozenset({"softmax", "sigmoid", "exp", "log_softmax", "softplus", "erfc", "special_expit", "exp2"})
 # A sum whose terms are so much larger than its result is rounding noise: our choice, beyond FP16's 11 bits.
 CANCELLATION = 1e4
+# A result within so many rounding steps of FP32 of its terms is rounding noise there too: our choice.
+NOISE_ULPS = 64.0
+_CANCELLING = frozenset(
+    {"sum", "mean", "sub", "add", "rsub", "var", "var_mean", "std", "native_layer_norm", "addmm", "mm"}
+)
 
 
 def explain(scene: Scene, origin: Origin) -> Finding:
@@ -70,9 +75,9 @@ def flushed_gradients(scene: Scene) -> list[Finding]:
     origin = _flush_origin(scene, chosen)
     if origin is not None and origin.birth is not Birth.ZERO:
         return []  # zeros that an overflow left behind: that finding is the cause
-    noise = origin is not None and _is_noise(scene.trail, origin_op(origin))
-    severity = base_severity(scene.trace) if heavy and not noise else Severity.NOTE
-    return [_flushed(scene, chosen, origin, severity)]
+    if origin is not None and _is_noise(scene.trail, origin_op(origin)):
+        return []
+    return [_flushed(scene, chosen, origin, base_severity(scene.trace) if heavy else Severity.NOTE)]
 
 
 def dead_gradient_origins(scene: Scene) -> tuple[Origin, ...]:
@@ -112,11 +117,16 @@ def _flush_origin(scene: Scene, grads: Sequence[GradRecord]) -> Origin | None:
 
 
 def _is_noise(trail: Trail, op: OpRecord) -> bool:
-    """Whether the flushed result is what is left of a sum that cancels, as the gradient of a key bias does."""
-    if base_name(op.op) not in {"sum", "mean"}:
+    """Whether the flushed result is what is left of terms that cancel, as the gradient of a key bias does.
+
+    Then FP32 holds rounding noise there and no gradient, and 0 is the better answer.
+    """
+    name = base_name(op.op)
+    if name not in _CANCELLING:
         return False
     largest = max((trail.value(op, record).abs_max for record in op.inputs), default=0.0)
-    return largest > CANCELLATION * (shadow_peak(op) or math.inf)
+    peak = shadow_peak(op) or math.inf
+    return peak <= NOISE_ULPS * FP32.eps * largest or (name in {"sum", "mean"} and CANCELLATION * peak < largest)
 
 
 def _flushed(scene: Scene, grads: Sequence[GradRecord], origin: Origin | None, severity: Severity) -> Finding:

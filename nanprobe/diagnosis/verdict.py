@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nanprobe.diagnosis.examine import findings_of
 from nanprobe.diagnosis.layers import layer_rows
+from nanprobe.diagnosis.noise import without_noise
 from nanprobe.diagnosis.proportion import scale_in_backward
 from nanprobe.findings import Diagnosis, Finding, Kind, Severity, Status
 from nanprobe.records import Outcome, Phase, RunRecord, StageName, StageTrace
@@ -30,6 +31,7 @@ _BRINGS_ABOUT = {
 
 def diagnose(run: RunRecord) -> Diagnosis:
     """The whole answer about a run: status, verdict, all findings, the per-layer table. Pure."""
+    run = without_noise(run)
     by_stage = [(trace, findings_of(trace)) for trace in run.stages]
     found = [(trace, finding) for trace, findings in by_stage for finding in findings]
     disproportion = scale_in_backward(run)

@@ -80,6 +80,7 @@ class LayerWindow:
     tensors: int  # gradient tensors recorded in it, parameters and activations
     grad_abs_max: float  # largest finite unscaled gradient in any step
     scales: tuple[ScaleRow, ...]  # 2^0 to 2^32
+    below: ScaleRow | None = None  # the scale below the window, and the one tensor and step that need more than it
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def find_layer_windows(outcomes: Outcomes, fmt: FloatFormat, limits: Limits) -> 
             tensors=len({(outcomes.histograms[row].kind, outcomes.histograms[row].name) for row in rows}),
             grad_abs_max=_largest(outcomes, rows),
             scales=outcomes.scale_rows(rows),
+            below=_below(outcomes, rows, low),
         )
         for layer, rows in groups.items()
     )
@@ -167,6 +169,12 @@ def _make_window(outcomes: Outcomes, rows: Iterable[int], low: Integers, high: I
         low_set_by=name(needs) if lowest > 0 else None,
         high_set_by=name(limits) if highest < last else None,
     )
+
+
+def _below(outcomes: Outcomes, rows: Sequence[int], low: Integers) -> ScaleRow | None:
+    """What the highest scale that is too low does to the tensor that needs most, in that one step."""
+    needs = max(rows, key=lambda row: low[row])
+    return outcomes.scale_rows([needs])[int(low[needs]) - 1] if low[needs] else None
 
 
 def _largest(outcomes: Outcomes, rows: Sequence[int]) -> float:

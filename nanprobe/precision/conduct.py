@@ -52,6 +52,7 @@ class StageConduct:
         self.containment = Containment(self.round_) if policy.rounding else None
         self._autocast: OutsideAutocast | None = None
         self.scaler = OutsideScaler(init_scale, growth_interval) if policy.scaler is Who.NANPROBE else None
+        self._step_ended = False
         self._held_back: list[tuple[Tensor, Tensor]] = []  # gradients hidden from an optimizer whose step is skipped
 
     @property
@@ -107,6 +108,9 @@ class StageConduct:
             self._autocast.leave()
         if self.scaler is None:
             return tensors
+        if self._step_ended:  # not at the step's end: several optimizers may step after one backward
+            self._step_ended = False
+            self.scaler.end_step()
         self.scaler.before_backward(gradients())
         return self.scaler.scaled(tensors)
 
@@ -143,8 +147,7 @@ class StageConduct:
 
     def end_step(self) -> None:
         """The step is over."""
-        if self.scaler is not None:
-            self.scaler.end_step()
+        self._step_ended = True
         if self._rounding is not None:
             self._rounding.enabled = False
 

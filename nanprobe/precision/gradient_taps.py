@@ -36,14 +36,16 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, dtype: torch.dtype, key: Any, look: Look) -> Tensor:
         ctx.key, ctx.look = key, look
-        rounded = tensor.detach().clone()
-        round_to_grid_(rounded, format_named(str(dtype).removeprefix("torch.")))
-        return rounded
+        return _rounded_copy(tensor, dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         ctx.look(ctx.key, grads[0])
         return grads[0], None, None, None
+
+
+def _rounded_copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return round_to_grid_(tensor.detach().clone(), format_named(str(dtype).removeprefix("torch.")))
 
 
 class GradientTaps:
@@ -66,7 +68,8 @@ class GradientTaps:
         if role == "input" and is_cacheable(tensor):
             held = self._weights.get(id(tensor))
             if held is None:
-                held = self._weights[id(tensor)] = (tensor, self._tapped(op, role, tensor))
+                with torch.enable_grad():  # a copy first made under no_grad must serve training too
+                    held = self._weights[id(tensor)] = (tensor, self._tapped(op, role, tensor))
             return held[1]
         return self._tapped(op, role, tensor)
 
@@ -77,9 +80,12 @@ class GradientTaps:
     def _tapped(self, op: str, role: str, tensor: Tensor) -> Tensor:
         if tensor.dtype is not torch.float32:
             return tensor
+        dtype = torch.get_autocast_dtype(self.device_type)
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return _rounded_copy(tensor, dtype)
         key = self._describe(op, role, tensor)
         apply: Callable[..., Tensor] = _Tap.apply
-        return apply(tensor, torch.get_autocast_dtype(self.device_type), key, self._look)
+        return apply(tensor, dtype, key, self._look)
 
 
 @contextmanager

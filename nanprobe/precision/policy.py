@@ -41,7 +41,7 @@ class StagePolicy:
 def policy_for(request: StageRequest) -> StagePolicy:
     """The policy of a stage; `request.facts` come from the fp32 stage."""
     facts = request.facts
-    low_weights = _text(facts.get("low_weights"))
+    low_weights = _text(facts.get("low_weights")) or _text(facts.get("asked_low"))
     autocast = _text(facts.get("autocast_dtype"))
     if request.stage is StageName.FP32:
         return StagePolicy(request.stage, "float32", not (low_weights or autocast), False, Who.NOBODY, Who.NOBODY)

@@ -58,6 +58,7 @@ class Requests:
         self._map_cuda = map_cuda
         self.asked_cuda = False  # the script asked whether CUDA is there, or for it
         self.mapped_cuda = False
+        self.asked_low: torch.dtype | None = None  # the first low-precision format the script asked for
         self._low: dict[int, tuple[StorageWeakRef, torch.dtype]] = {}
         self._noting = True
 
@@ -134,6 +135,7 @@ class Requests:
 
     def _converting(self, dtype: torch.dtype) -> Callable[..., Any]:
         def convert(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            self.asked_low = self.asked_low or dtype
             result = self._own(tensor, torch.Tensor.to(tensor, torch.float32, *args, **kwargs))
             self._note(result, dtype)
             return result
@@ -182,6 +184,7 @@ class Requests:
     def _rewrite(self, value: Any, low: list[torch.dtype]) -> Any:
         if isinstance(value, torch.dtype):
             if value in LOW and not self._keep_low:
+                self.asked_low = self.asked_low or value
                 low.append(value)
                 return torch.float32
         elif isinstance(value, torch.device):

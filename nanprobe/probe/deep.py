@@ -101,6 +101,7 @@ class DeepLook:
             truncated=stopped,
             shadow_dtype=str(self._mode.shadow_dtype(torch.float32)).removeprefix("torch."),
             loss_scale=loss_scale,
+            coarse=self._recorder.coarse,
         )
 
     @contextmanager

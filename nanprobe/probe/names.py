@@ -22,6 +22,7 @@ from nanprobe.records import ExternalKind, ParameterInfo
 
 _WRAPPERS = re.compile(r"(^|\.)(?:module|_orig_mod|_fsdp_wrapped_module|_forward_module)(?=\.|$)")
 _MAX_FRAMES = 12
+_LOOK_AGAIN = 64
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class ModelNames:
         self._optimizers: list[tuple[str, torch.optim.Optimizer]] = []
         self.watched: list[Watched] = []
         self._known: dict[int, Watched] = {}
+        self._seen: tuple[int, ...] = ()  # sizes of what `refresh` last looked at
+        self._calls = 0
 
     def has_roots(self) -> bool:
         """Whether a module was called yet."""
@@ -116,6 +119,13 @@ class ModelNames:
 
     def refresh(self, frame: FrameType | None = None) -> list[Watched]:
         """Adds parameters met since the last call; returns those that are new, or have an optimizer only now."""
+        sizes = (len(self._roots), *(len(g["params"]) for _, o in self._optimizers for g in o.param_groups))
+        self._calls += 1
+        # Walking a model of a thousand parameters in every step would cost more than watching it: look again when
+        # something came that could bring parameters, and now and then for a layer that a model makes as it goes.
+        if sizes == self._seen and self._calls % _LOOK_AGAIN:
+            return []
+        self._seen = sizes
         before = len(self.watched)
         claimed: list[Watched] = []
         for root in self._roots:
@@ -132,6 +142,28 @@ class ModelNames:
             known.optimizer = label
         new = self.watched[before:]
         return new + [w for w in claimed if all(w is not n for n in new)] if claimed else new
+
+    def add_leaves(self, tensors: Any, frame: FrameType | None) -> list[Watched]:
+        """Watches the leaves that backward from `tensors` will reach, for a script that has no module or optimizer.
+
+        A hand-written update often makes a new tensor of the same name; it takes the old one's place.
+        """
+        if self._optimizers or any(root.has_parameters for root in self._roots):
+            return []
+        fresh = [leaf for leaf in _leaves(tensors) if id(leaf) not in self._known]
+        by_name = {w.name: w for w in self.watched}
+        new = []
+        for leaf in fresh:
+            name = _variable_name(leaf, frame) or f"leaf_{len(self.watched)}"
+            if name in by_name:
+                old = by_name[name]
+                self._known.pop(id(old.tensor), None)
+                old.tensor = leaf
+                self._known[id(leaf)] = old
+            else:
+                self._watch(leaf, name)
+                new.append(self.watched[-1])
+        return new
 
     def infos(self, watched: Iterable[Watched]) -> tuple[ParameterInfo, ...]:
         """Records of the parameters."""
@@ -198,6 +230,24 @@ class ModelNames:
             # A criterion has no parameters and no place in the state_dict: its class says most.
             path = root.path(name) if root.has_parameters else clean(name)
             self._module_names.setdefault(id(module), path or type(module).__name__)
+
+
+def _leaves(tensors: Any) -> list[Tensor]:
+    """The leaf tensors that gradients flow into from these."""
+    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    stack: list[Any] = [t.grad_fn for t in roots if isinstance(t, Tensor)]
+    seen: set[Any] = set()
+    leaves: list[Tensor] = []
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            leaves.append(variable)
+        stack.extend(following for following, _ in node.next_functions)
+    return leaves[::-1]
 
 
 def clean(name: str) -> str:

@@ -105,6 +105,7 @@ class Recorder:
         self._sources = sources
         self._low_precision = low_precision
         self._detailed = detailed
+        self.coarse = False  # some figures were left on the device
         self._drafts: list[OpDraft] = []
         self._count = 0
         self._externals: list[tuple[ExternalRecord, Place | None]] = []
@@ -185,6 +186,7 @@ class Recorder:
         """Measures what the operation made and keeps the draft."""
         self._drafts.append(draft)
         if outputs[0][0].device.type != "cpu" and not self._detailed:
+            self.coarse = True
             self._measure_later(draft, outputs)
             self._freeze_inputs(draft)
             return
@@ -204,7 +206,7 @@ class Recorder:
         nan, inf, largest = (0, 0, 0.0)
         rows: tuple[int, ...] = ()
         columns: tuple[int, ...] = ()
-        if tensor.device.type == "cpu" or self._detailed or tensor.numel() <= 4096:
+        if tensor.device.type == "cpu" or self._detailed:
             nan, inf, largest = meter.counts(tensor)
             if nan or inf:
                 rows, columns = meter.bad_places(tensor)

@@ -30,7 +30,7 @@ from nanprobe.probe.elements import ElementWatch
 from nanprobe.probe.exponents import GradientSweep
 from nanprobe.probe.identity import Identity
 from nanprobe.probe.modules import ModuleWatch
-from nanprobe.probe.names import ModelNames
+from nanprobe.probe.names import ModelNames, Watched
 from nanprobe.probe.schedule import DeepSchedule
 from nanprobe.probe.sources import SourceFinder
 from nanprobe.probe.steps import StepLedger
@@ -60,7 +60,7 @@ class StageSession:
         self._timeline = Timeline()
         self._sources = SourceFinder()
         self._names = ModelNames()
-        half_weights = bool(request.facts.get("low_weights"))
+        half_weights = bool(request.facts.get("low_weights") or request.facts.get("asked_low"))
         self._sweep = (
             GradientSweep(self.policy.dtype, self._module_name, self._names.name_of) if request.sweep else None
         )
@@ -132,10 +132,13 @@ class StageSession:
             "autocast_dtype": None if asked is None else str(asked).removeprefix("torch."),
             "scaler_enabled": self._calls.scaler_enabled,
             "low_weights": self._low_weights,
+            "asked_low": None
+            if self._requests.asked_low is None
+            else str(self._requests.asked_low).removeprefix("torch."),
             "masters": any(w.master_of for w in self._names.watched),
             "mapped_cuda": self._requests.mapped_cuda,
             "as_written": self.policy.as_written
-            and not (self.policy.dtype == "float32" and (asked or self._low_weights)),
+            and not (self.policy.dtype == "float32" and (asked or self._low_weights or self._requests.asked_low)),
             "dtype": self.policy.dtype,
             "autocast": self.policy.autocast.value,
             "scaler": self.policy.scaler.value,
@@ -154,6 +157,7 @@ class StageSession:
         """Backward is called; returns what it is to start from."""
         self._begin_training()
         self._refresh_names()
+        self._meet(self._names.add_leaves(tensors, self._sources.frame()))
         self._ledger.note_loss(tensors)
         tensors = self._conduct.before_backward(tensors, self._ledger.gradients)
         if self._deep is not None:
@@ -188,16 +192,19 @@ class StageSession:
         for histogram in histograms:
             self._write({"type": "histogram", **histogram.to_plain()})
         # Gradients were kept from rounding: where one would have overflowed, the scaler must see it all the same.
-        gradients = self._ledger.gradients()
-        if gradients and sweep.overflows(histograms):
-            gradients[0].view(-1)[0] = float("inf")
+        gradient = next((g for g in self._ledger.gradients() if g.numel()), None)
+        if gradient is not None and sweep.overflows(histograms):
+            # No view makes a channels-last gradient flat.
+            gradient[(0,) * gradient.dim()].fill_(float("inf"))
 
     def _loss_scale(self) -> float:
         scale = getattr(self._calls.scaler, "_scale", None)
         return float(scale) if scale is not None else self._conduct.loss_scale or 1.0
 
     def _module_name(self) -> str | None:
-        return self._identity.module_name()
+        """Path of the running module, "" for a root whose parameters have no prefix either."""
+        name, module = self._identity.module_name(), self._modules.innermost
+        return "" if module in self._names.roots and name == type(module).__name__ else name
 
     def scaler_step(self, scaler: GradScaler, optimizer: Optimizer, original: Callable[[], Any]) -> Any:
         """GradScaler.step: runs it, and sees whether it left the optimizer alone."""
@@ -295,7 +302,9 @@ class StageSession:
             self._write(deep.finish(self._timeline.step, self._ledger.loss_scale))
 
     def _refresh_names(self) -> None:
-        new = self._names.refresh(self._sources.frame())
+        self._meet(self._names.refresh(self._sources.frame()))
+
+    def _meet(self, new: list[Watched]) -> None:
         if not new:
             return
         watched = self._names.watched

@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanprobe.probe import attention
 from nanprobe.probe.memory import Entry, ShadowMemory
 from nanprobe.probe.operators import OperatorInfo, operator_info
 from nanprobe.probe.recorder import OpDraft, Recorder
@@ -370,9 +371,8 @@ _SHADOWS: dict[str, Callable[..., Any]] = {
     "native_dropout": _shadow_dropout,
     "_softmax": _shadow_softmax,
     "_log_softmax": _shadow_softmax,
-    "_scaled_dot_product_flash_attention": _shadow_of_random_attention,
-    "_scaled_dot_product_efficient_attention": _shadow_of_random_attention,
-    "_scaled_dot_product_cudnn_attention": _shadow_of_random_attention,
+    **dict.fromkeys(attention.FUSED, attention.recheck_forward),
+    **{f"{name}_backward": attention.recheck_backward for name in attention.FUSED},
     "_scaled_dot_product_flash_attention_for_cpu": _shadow_of_random_attention,
 }
 

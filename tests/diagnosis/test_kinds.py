@@ -481,3 +481,37 @@ def test_one_wild_update_is_divergence() -> None:
         step_record(1, NAN, grads=(NAN, None), weight_abs_max=(None, None)),
     )
     assert only(trace(StageName.FP32, first, second, steps=steps)).code == "NP501"
+
+
+def noise(peak: float, **details: object) -> StageTrace:
+    """Equal numbers are subtracted: 0 in FP16, rounding noise or a small difference in FP32."""
+    step = half_step(9)
+    centred = step.op(
+        "sub", step.external(made_of=stats(peak=1.0, dtype="float16")),
+        out=stats(peak=0.0, dtype="float16", flushed=4, shadow_peak=peak), at=20,
+    )  # fmt: skip
+    dead = stats(peak=0.0, dtype="float16", flushed=4, shadow_peak=1e-9)
+    step.grad("a.weight", step.op("mm", step.external(), centred, out=dead, phase=Phase.BACKWARD), lost=1.0)
+    return trace(StageName.AMP, step, **details)
+
+
+def test_rounding_noise_that_fp16_turns_into_zero_is_no_loss() -> None:
+    assert silent(noise(3e-8))
+    assert only(noise(1e-4)).code == "NP201"
+
+
+def test_a_flush_in_one_step_of_a_stage_put_around_is_a_warning() -> None:
+    fine = half_step(0)
+    fine.grad("a.weight", fine.op("mm", fine.external(), phase=Phase.BACKWARD))
+    stage = noise(1e-4, as_written=False)
+    both = replace(stage, deep_steps=(fine.done(), *stage.deep_steps))
+    assert [f.severity for f in findings_of(both)] == [Severity.WARNING]
+    assert only(stage).code == "NP201"
+
+
+@pytest.mark.parametrize(("largest", "code"), [(21.0, "NP501"), (3.0, "NP108")])
+def test_weights_that_grew_tenfold_before_an_overflow_of_fp32(largest: float, code: str) -> None:
+    step = Step(2)
+    bad_gradient(step, step.op("pow", step.external(made_of=stats(peak=1e20)), out=stats(inf=1, shadow_peak=1e40)))
+    steps = tuple(step_record(k, 4.0, weight_abs_max=(w, 1.0)) for k, w in enumerate((0.5, 1.0, largest)))
+    assert only(trace(StageName.FP32, step, steps=(*steps[:2], replace(steps[2], loss=INF)))).code == code

@@ -193,6 +193,12 @@ REFUSALS = [
     ("element 0 of tensors does not require grad and does not have a grad_fn", "NP607"),
     ("value cannot be converted to type at::Half without overflow", "NP109"),
     ("Target 4 is out of bounds.", "NP302"),
+    ("linalg.cholesky: The factorization could not be completed: not positive-definite", "NP415"),
+    (
+        "Expected parameter scale of Normal to satisfy the constraint GreaterThan(0), but found invalid values: [-0.5]",
+        "NP417",
+    ),
+    ("Expected more than 1 value per channel when training, got input size [1, 8]", "NP413"),
 ]
 
 
@@ -201,6 +207,17 @@ def test_what_pytorch_refuses(message: str, code: str) -> None:
     stage = amp((), error=error(message), outcome=Outcome.CRASHED)
     (finding,) = [f for f in findings_of(stage) if f.severity is Severity.ERROR]
     assert (finding.code, finding.source and finding.source.line) == (code, 70)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values.",
+        "Expected parameter logits to satisfy the constraint IndependentConstraint(), but found invalid values: [nan]",
+    ],
+)
+def test_an_exception_about_nan_is_left_to_the_walk_back(message: str) -> None:
+    assert findings_of(amp((), error=error(message), outcome=Outcome.CRASHED)) == ()
 
 
 def test_any_other_exception_is_no_misuse() -> None:

@@ -98,11 +98,11 @@ def _explain_low(result: SweepResult, window: Window) -> str:
         return "none: even without scaling (2^0) every gradient is kept"
     row = _find_layer(result, window.low_set_by)
     tensor = row.window.low_set_by or show_layer(row.layer)
-    below = 2.0**32 if window.lowest_scale is None else window.lowest_scale / 2
-    at = next(each for each in row.scales if each.scale == below)
-    lost = f"{show_percent(at.flushed_fraction)} of its elements, {show_percent(at.lost_norm_fraction)} of its norm"
-    needs = "more than 2^32" if window.lowest_scale is None else show_power(window.lowest_scale)
-    return f"{tensor} needs {needs}: at {show_power(below)} the layer loses {lost}"
+    needs = f"{tensor} needs {'more than 2^32' if window.lowest_scale is None else show_power(window.lowest_scale)}"
+    if row.below is None:
+        return needs
+    lost = f"{show_percent(row.below.flushed_fraction)} of its elements, {show_percent(row.below.lost_norm_fraction)}"
+    return f"{needs}: at {show_power(row.below.scale)} it loses {lost} of its norm"
 
 
 def _explain_high(result: SweepResult, window: Window) -> str:

@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 # On a machine without a local CPU build of torch:
 #   make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 PIP_ARGS ?=
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -c constraints.txt $(PIP_ARGS)
+PIP := $(PY) -m pip install -qq --disable-pip-version-check --root-user-action=ignore -c constraints.txt $(PIP_ARGS)
 DEMO := examples/fp16_overflow.py
 GPU_OUT ?= benchmarks/results/gpu
 
@@ -44,7 +44,7 @@ gpu-check: ## Compare the emulation with a real GPU (needs CUDA; uses the system
 	PYTHONPATH=. $(PYTHON) benchmarks/gpu_check.py --out $(GPU_OUT)
 
 clean: ## Remove .venv and everything the targets wrote
-	rm -rf $(VENV) build dist benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist benchmarks/results/bench.json benchmarks/results/gpu .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # hatchling is installed from constraints.txt like everything else, hence --no-build-isolation.

@@ -9,8 +9,8 @@ from pathlib import Path
 from nanprobe.findings import Status
 from nanprobe.formats import format_named
 from nanprobe.loss_scale.analysis import analyse_sweep
-from nanprobe.loss_scale.histograms import ExponentHistogram
-from nanprobe.loss_scale.outcomes import ScaleRow
+from nanprobe.loss_scale.histograms import PARAMETER, ExponentHistogram
+from nanprobe.loss_scale.outcomes import ScaleRow, predict_outcomes
 from nanprobe.loss_scale.policies import PYTORCH, ScalerPolicy
 from nanprobe.loss_scale.result import (
     HIGH_EDGE,
@@ -64,6 +64,7 @@ class _Sweep:
         self._asked_runs: list[RealRun] = []
         self._confirmations: list[Confirmation] = []
         self._known: dict[float, RealRun] = {}  # no scale is run twice
+        self._recorded: tuple[ExponentHistogram, ...] | None = None  # histograms, once the sweep is over
         self._doing = FP32_LABEL
 
     def run(self) -> SweepResult:
@@ -74,7 +75,8 @@ class _Sweep:
             for scale in dict.fromkeys(self._plan.scales):
                 self._asked_runs.append(self._run_at(scale, SAMPLED_ELEMENTS))
             for edge, row in self._edges(self._analyse()):
-                self._confirmations.append(Confirmation(edge, row, self._run_at(row.scale, 0)))
+                real = self._run_at(row.scale, 0, measure_flush=edge == LOW_EDGE)
+                self._confirmations.append(Confirmation(edge, row, real))
             return self._analyse()
         except KeyboardInterrupt:
             trace = self._stages.cut_short(self._label)
@@ -101,8 +103,7 @@ class _Sweep:
 
     def _analyse(self, *, reason: str | None = None) -> SweepResult:
         """The answer from all that was run so far; inconclusive with `reason`."""
-        path = Path(self._directory, "stages", SWEEP_LABEL, "trace.jsonl")
-        histograms = read_histograms(path) if path.exists() else ()
+        histograms = self._histograms()
         traces = () if self._trace is None else (self._trace,)
         record = run_record(self._plan.run, self._directory, traces)
         recorded = self._trace if histograms else None
@@ -149,9 +150,34 @@ class _Sweep:
         if window.lowest_scale is None or window.highest_scale is None or self._trace.dtype != result.number_format:
             return []
         rows = {row.scale: row for row in result.scales}
-        return [(LOW_EDGE, rows[window.lowest_scale]), (HIGH_EDGE, rows[window.highest_scale])]
+        comparable = {row.scale: row for row in self._first_step_rows()}
+        return [
+            (
+                edge,
+                replace(
+                    rows[scale],
+                    flushed_elements=comparable[scale].flushed_elements,
+                    flushed_fraction=comparable[scale].flushed_fraction,
+                    lost_norm_fraction=comparable[scale].lost_norm_fraction,
+                    undecided=comparable[scale].undecided,
+                ),
+            )
+            for edge, scale in ((LOW_EDGE, window.lowest_scale), (HIGH_EDGE, window.highest_scale))
+        ]
 
-    def _run_at(self, scale: float, sampled_elements: int) -> RealRun:
+    def _first_step_rows(self) -> tuple[ScaleRow, ...]:
+        """Every scale's row over what a real run measures flushes of: the parameters' gradients in its first step."""
+        parameters = [h for h in self._histograms() if h.kind == PARAMETER]
+        first = [h for h in parameters if h.step == parameters[0].step]
+        return predict_outcomes(first, format_named(self._plan.number_format)).scale_rows()
+
+    def _histograms(self) -> tuple[ExponentHistogram, ...]:
+        if self._recorded is None:
+            path = Path(self._directory, "stages", SWEEP_LABEL, "trace.jsonl")
+            self._recorded = read_histograms(path) if path.exists() else ()
+        return self._recorded
+
+    def _run_at(self, scale: float, sampled_elements: int, measure_flush: bool = True) -> RealRun:
         if scale in self._known:
             return self._known[scale]
         plan = replace(self._plan.run, init_scale=scale, growth_interval=_NEVER)
@@ -160,11 +186,11 @@ class _Sweep:
             StageName.AMP,
             label,
             plan,
-            deep_ends=bool(sampled_elements),
+            deep_ends=measure_flush,
             hold_scale=True,
             sampled_elements=sampled_elements,
         )
-        flushed, lost = _lost_in(trace)
+        flushed, lost = _lost_in(trace, {h.name for h in self._histograms() if h.kind == PARAMETER})
         path = Path(self._directory, "stages", label, "trace.jsonl")
         self._known[scale] = RealRun(
             scale=scale,
@@ -226,9 +252,9 @@ def _policy(details: dict[str, object]) -> ScalerPolicy:
     )
 
 
-def _lost_in(trace: StageTrace) -> tuple[float | None, float | None]:
-    """Shares of elements and of norm that the parameters' gradients lost in the first deep step."""
-    grads = trace.deep_steps[0].grads if trace.deep_steps else ()
+def _lost_in(trace: StageTrace, names: set[str]) -> tuple[float | None, float | None]:
+    """Shares of elements and of norm that these parameters' gradients lost in the first deep step."""
+    grads = [g for g in trace.deep_steps[0].grads if g.name in names] if trace.deep_steps else []
     nonzero = sum(g.stats.numel for g in grads)
     norm = sum((g.shadow_norm or 0.0) ** 2 for g in grads)
     if not nonzero or not norm:

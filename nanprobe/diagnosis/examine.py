@@ -25,7 +25,7 @@ from nanprobe.diagnosis.scaling import scale_habit
 from nanprobe.diagnosis.scene import Scene
 from nanprobe.diagnosis.symptoms import abandoned_steps, starts
 from nanprobe.diagnosis.wording import figure
-from nanprobe.findings import Finding, Severity
+from nanprobe.findings import Finding, Kind, Severity
 from nanprobe.plan import SETUP_STEP
 from nanprobe.records import Outcome, Phase, StageTrace
 
@@ -41,7 +41,7 @@ def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
     found = _only_lasting(trace, scenes, found)
     found += gradient_norms.findings(scenes)
     found += _of_whole_stage(trace, found)
-    return _sorted(_merged(found))
+    return _sorted(_merged(_without_echoes(found)))
 
 
 def _scenes(trace: StageTrace) -> list[Scene]:
@@ -119,6 +119,14 @@ def _collapsed(trace: StageTrace, errors: list[Finding]) -> Finding:
         evidence=habit.evidence(),
         why=habit.sentence(),
     )
+
+
+def _without_echoes(found: list[Finding]) -> list[Finding]:
+    """Leaves out what PyTorch said of a number where the walk back found out how the number came about."""
+    known = [f for f in found if f.severity is Severity.ERROR and f.phase is not Phase.CALLS and f.step is not None]
+    earliest = min((_when(f)[0] for f in known), default=math.inf)
+    said = (Kind.GRAPH, Kind.DATA)
+    return [f for f in found if f.phase is not Phase.CALLS or f.kind not in said or _when(f)[0] < earliest]
 
 
 def _merged(found: list[Finding]) -> list[Finding]:

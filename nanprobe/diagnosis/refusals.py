@@ -45,6 +45,11 @@ def _one_sample(trace: StageTrace, error: ErrorRecord) -> Finding:
     return _refusal(trace, error, "NP413", {**slots, "op": "batch_norm"})
 
 
+def _no_probability(trace: StageTrace, error: ErrorRecord) -> Finding:
+    slots: dict[str, object] = {"where": _line(error), "domain": "a probability outside [0, 1]"}
+    return _refusal(trace, error, "NP412", {**slots, "op": "binary_cross_entropy"})
+
+
 def _line(error: ErrorRecord) -> str:
     return f"line {error.source.line}" if error.source else "the script"
 
@@ -140,6 +145,8 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Find
     (("unscale_() has already been called",), _unscaled_twice),
     (("No inf checks were recorded prior to update",), _updated_without_step),
     (("linalg.",), _singular),
+    (("all elements of input should be between 0 and 1",), _no_probability),
+    (("all elements of target should be between 0 and 1",), _out_of_range),
     (("to satisfy the constraint", "found invalid values"), _outside_support),
     (("Expected more than 1 value per channel",), _one_sample),
     (("No inf checks were recorded for this optimizer",), _without_gradients),

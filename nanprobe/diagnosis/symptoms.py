@@ -16,6 +16,9 @@ MAX_NONFINITE_STEPS = 8
 # A run of good steps this long sets the next bad one apart from calibration: our choice, as in `scaling`.
 GOOD_RUN = 3
 
+# Half of a gradient's norm, or of the updates: what may become an error is looked at closely.
+_SUSPICIOUS = 0.5
+
 
 class Symptom(str, Enum):
     """What can be seen without looking at operations."""
@@ -57,10 +60,23 @@ def symptoms(trace: StageTrace) -> tuple[Sign, ...]:
 def steps_to_rerun(trace: StageTrace) -> tuple[int, ...]:
     """Steps that need a deep look and have none; empty for a healthy stage."""
     signs = symptoms(trace)
-    wanted = _poisoned(signs) | _nonfinite(trace, signs) | _dead(trace, signs) | _unfinished(trace)
+    wanted = _suspicious(trace) | _poisoned(signs) | _nonfinite(trace, signs) | _dead(trace, signs) | _unfinished(trace)
     if _came_in_nonfinite(trace):
         wanted.add(SETUP_STEP)
     return tuple(sorted(wanted - {deep.step for deep in trace.deep_steps if not deep.coarse}))
+
+
+def _suspicious(trace: StageTrace) -> set[int]:
+    """Steps of which an accelerator kept whole-tensor figures only, and whose gradients or updates lost something."""
+    return {
+        deep.step
+        for deep in trace.deep_steps
+        if deep.coarse
+        and (
+            any(g.lost_norm_fraction >= _SUSPICIOUS for g in deep.grads)
+            or any(u.swallowed_fraction >= _SUSPICIOUS for u in deep.updates)
+        )
+    }
 
 
 def graph_is_cut(trace: StageTrace) -> bool:

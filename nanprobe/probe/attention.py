@@ -32,7 +32,7 @@ def recheck_forward(func: OpOverload, args: Any, kwargs: Any, out: Any) -> tuple
 def recheck_backward(func: OpOverload, args: Any, kwargs: Any, out: Any) -> tuple[Any, ...]:
     """Gradients of query, key and value (and of the bias, where the kernel gives one)."""
     given = _by_name(func, args, kwargs)
-    grad = given.get("grad_out", given.get("grad_out_"))
+    grad: Tensor = given["grad_out"] if "grad_out" in given else given["grad_out_"]
     weights = _weights(given)
     scale = _scale(given)
     grad_value = weights.transpose(-2, -1) @ grad

@@ -186,7 +186,7 @@ def _count_one_by_one(values: NDArray[np.float32]) -> _Counts:
         largest = bits[bits < _INFINITY].max(initial=0)
     return _Counts(
         elements=np.bincount(exponents, minlength=_EXPONENTS),
-        squares=np.bincount(exponents, weights=squares, minlength=_EXPONENTS),
+        squares=np.bincount(exponents, weights=squares, minlength=_EXPONENTS).astype(np.float64, copy=False),
         powers=np.bincount(exponents[(bits & _FRACTION) == 0], minlength=_EXPONENTS),
         abs_max=float(largest.view(np.float32)),
     )

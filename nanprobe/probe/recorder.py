@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 
@@ -80,13 +81,13 @@ class OpDraft:
 
 @dataclass(slots=True)
 class _Pending:
-    """Figures still on the device: lowest and highest of real and re-check."""
+    """Six figures still on the device: lowest, highest and zeros of a tensor and of its re-check; NaN for none."""
 
-    draft: OpDraft
+    deliver: Callable[[TensorStats], None]
     dtype: str
     shape: tuple[int, ...]
-    real: Tensor
-    shadow: Tensor | None
+    has_shadow: bool
+    figures: Tensor
 
 
 class Recorder:
@@ -186,8 +187,8 @@ class Recorder:
         """Measures what the operation made and keeps the draft."""
         self._drafts.append(draft)
         if outputs[0][0].device.type != "cpu" and not self._detailed:
-            self.coarse = True
-            self._measure_later(draft, outputs)
+            for tensor, shadow in outputs:
+                self._measure_later(tensor, shadow, draft.outputs.append, self._low_precision)
             self._freeze_inputs(draft)
             return
         for tensor, shadow in outputs:
@@ -206,15 +207,21 @@ class Recorder:
         nan, inf, largest = (0, 0, 0.0)
         rows: tuple[int, ...] = ()
         columns: tuple[int, ...] = ()
+        index = len(self._externals)
         if tensor.device.type == "cpu" or self._detailed:
             nan, inf, largest = meter.counts(tensor)
             if nan or inf:
                 rows, columns = meter.bad_places(tensor)
-        index = len(self._externals)
+        else:
+            self._measure_later(tensor, None, partial(self._complete_external, index), zeros=False)
         stats = TensorStats(self._context.grid(tensor), tuple(tensor.shape), nan, inf, largest)
         record = ExternalRecord(index, kind, name, stats, rows, columns, batch_index, dataset_indices)
         self._externals.append((record, self._sources.place()))
         return index
+
+    def _complete_external(self, index: int, stats: TensorStats) -> None:
+        record, place = self._externals[index]
+        self._externals[index] = replace(record, stats=stats), place
 
     def ops(self) -> tuple[OpRecord, ...]:
         """The records, in order."""
@@ -300,30 +307,37 @@ class Recorder:
         draft.input_records = tuple(_plain_input(w, e, t, self._context) for w, e, t in draft.inputs)
         draft.inputs.clear()
 
-    def _measure_later(self, draft: OpDraft, outputs: list[tuple[Tensor, Tensor | None]]) -> None:
-        for tensor, shadow in outputs:
-            shape = tuple(tensor.shape)
-            dtype = self._context.grid(tensor)
-            if tensor.numel() == 0:
-                draft.outputs.append(TensorStats(dtype, shape, 0, 0, 0.0))
-                continue
-            ends = torch.stack(torch.aminmax(as_real(tensor))).float()
-            other = None if shadow is None else torch.stack(torch.aminmax(as_real(shadow))).double()
-            self._pending.append(_Pending(draft, dtype, shape, ends, other))
+    def _measure_later(
+        self, tensor: Tensor, shadow: Tensor | None, deliver: Callable[[TensorStats], None], zeros: bool
+    ) -> None:
+        self.coarse = True
+        shape, dtype = tuple(tensor.shape), self._context.grid(tensor)
+        if tensor.numel() == 0:
+            deliver(TensorStats(dtype, shape, 0, 0, 0.0))
+            return
+        rows = [_three_figures(tensor, zeros)]
+        if shadow is not None:
+            rows.append(_three_figures(shadow, zeros))
+        self._pending.append(_Pending(deliver, dtype, shape, shadow is not None, torch.cat(rows)))
 
     def _settle(self) -> None:
         """Brings the figures of the whole step over in one transfer."""
         if not self._pending:
             return
-        blank = self._pending[0].real.new_full((2,), math.nan, dtype=torch.float64)
-        rows = [torch.cat([p.real.double(), blank if p.shadow is None else p.shadow]) for p in self._pending]
-        for p, (low, high, shadow_low, shadow_high) in zip(self._pending, torch.stack(rows).tolist(), strict=True):
-            nan, inf, largest = _from_ends(low, high)
-            if p.shadow is None:
-                p.draft.outputs.append(TensorStats(p.dtype, p.shape, nan, inf, largest))
-                continue
-            s_nan, s_inf, s_largest = _from_ends(shadow_low, shadow_high)
-            p.draft.outputs.append(TensorStats(p.dtype, p.shape, nan, inf, largest, s_nan, s_inf, s_largest))
+        device = self._pending[0].figures.device
+        on_host = iter(torch.cat([p.figures.to(device) for p in self._pending]).tolist())
+        for p in self._pending:
+            low, high, zero = next(on_host), next(on_host), next(on_host)
+            stats = TensorStats(p.dtype, p.shape, *_from_ends(low, high))
+            if p.has_shadow:
+                shadow_low, shadow_high, shadow_zero = next(on_host), next(on_host), next(on_host)
+                counted = not math.isnan(zero)
+                stats = TensorStats(
+                    p.dtype, p.shape, *_from_ends(low, high), *_from_ends(shadow_low, shadow_high),
+                    flushed_count=max(0, int(zero - shadow_zero)) if counted else 0,
+                    zero_count=int(zero) if counted else None,
+                )  # fmt: skip
+            p.deliver(stats)
         self._pending.clear()
 
     def _freeze(self, draft: OpDraft) -> OpRecord:
@@ -344,6 +358,16 @@ class Recorder:
             specimens=draft.specimens,
             unshadowed=draft.unshadowed,
         )
+
+
+def _three_figures(tensor: Tensor, zeros: bool) -> Tensor:
+    """Lowest, highest, and how many are 0 (NaN when not asked for); float64, without waiting for the device."""
+    real = as_real(tensor)
+    ends = torch.stack(torch.aminmax(real)).double()
+    if zeros:
+        count = (real.numel() - torch.count_nonzero(real)).double()
+        return torch.cat([ends, count.reshape(1)])
+    return torch.cat([ends, torch.full((1,), math.nan, dtype=torch.float64, device=ends.device)])
 
 
 def _from_ends(low: float, high: float) -> meter.Counts:

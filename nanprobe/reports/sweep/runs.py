@@ -6,37 +6,60 @@ from collections.abc import Callable, Sequence
 
 from nanprobe.loss_scale.advice import show_power
 from nanprobe.loss_scale.result import RealRun, WeightUpdate
-from nanprobe.reports.numbers import NOT_MEASURED, show_number, show_percent
+from nanprobe.reports.numbers import NOT_MEASURED, count_noun, show_number, show_percent
 from nanprobe.reports.terminal.canvas import Canvas, clean, pad
 
 INDENT, GAP = 2, 2
 LABEL_WIDTH = 18
 DIGITS = 7  # of a weight: enough to see that the seventh changed
 
+SHOWN = 4  # elements; a longer list is not read
+
 Row = tuple[str, list[str]]
+Element = tuple[str, tuple[int, ...], int]  # parameter, index in it, step
 
 
-def draw_real_runs(canvas: Canvas, runs: Sequence[RealRun]) -> None:
+def draw_real_runs(canvas: Canvas, runs: Sequence[RealRun], show_all: bool = False) -> None:
     """A column for each scale; several tables where the terminal is too narrow for one."""
     if not runs:
         return
     canvas.heading("REAL RUNS, SIDE BY SIDE")
-    column = max(len(cell) for _, cells in _list_rows(runs) for cell in cells)
+    every = _list_elements(runs)
+    shown = every if show_all else _choose(runs, every)
+    column = max(len(cell) for _, cells in _list_rows(runs, shown) for cell in cells)
     fitting = max(1, (canvas.width - INDENT - LABEL_WIDTH) // (column + GAP))
     for start in range(0, len(runs), fitting):
         if start:
             canvas.blank()
-        for label, cells in _list_rows(runs[start : start + fitting]):
+        for label, cells in _list_rows(runs[start : start + fitting], shown):
             line = "".join(" " * GAP + pad(cell, column, right=True) for cell in cells)
             style = "bold" if label == "loss scale" else "dim" if not cells else ""
             canvas.line(" " * INDENT, (pad(label, LABEL_WIDTH), "dim"), (line, style))
+    if len(shown) < len(every):
+        canvas.line(" " * INDENT, f"… and {count_noun(len(every) - len(shown), 'more update')} (--all)")
     for run in runs:
         if run.reason is not None:
             told = f"the run at {show_power(run.scale)} ended early: {run.reason}"
             canvas.paragraph(told, lead=[("▲ ", "yellow")], indent=INDENT)
 
 
-def _list_rows(runs: Sequence[RealRun]) -> list[Row]:
+def _list_elements(runs: Sequence[RealRun]) -> list[Element]:
+    return list(dict.fromkeys((u.parameter, u.index, u.step) for run in runs for u in run.updates))
+
+
+def _choose(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Element]:
+    """A few elements of the first step, those first that move at one scale and not at another."""
+    first = min((step for _, _, step in elements), default=0)
+
+    def says_little(element: Element) -> bool:
+        found = [update for run in runs if (update := _find(run, *element)) is not None]
+        return len({bool(update.update) for update in found}) < 2
+
+    chosen = sorted((e for e in elements if e[2] == first), key=says_little)[:SHOWN]
+    return [element for element in elements if element in chosen]
+
+
+def _list_rows(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Row]:
     def across(show: Callable[[RealRun], str]) -> list[str]:
         return [show(run) for run in runs]
 
@@ -47,7 +70,7 @@ def _list_rows(runs: Sequence[RealRun]) -> list[Row]:
         ("flushed", across(lambda run: show_percent(run.flushed_fraction))),
         ("norm lost", across(lambda run: show_percent(run.lost_norm_fraction))),
     ]
-    for parameter, index, step in dict.fromkeys((u.parameter, u.index, u.step) for run in runs for u in run.updates):
+    for parameter, index, step in elements:
         found = [_find(run, parameter, index, step) for run in runs]
         rows.append((clean(f"{parameter}[{', '.join(map(str, index))}], step {step}"), []))
         rows += [

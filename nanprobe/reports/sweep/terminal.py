@@ -37,7 +37,7 @@ class SweepTerminalReport:
             _draw_confirmations(canvas, result.confirmations)
             draw_layer_windows(canvas, result, self.show_all)
         draw_script_scaler(canvas, result)
-        draw_real_runs(canvas, result.real_runs)
+        draw_real_runs(canvas, result.real_runs, self.show_all)
         draw_policies(canvas, result)
         draw_intervals(canvas, result)
         _draw_advice(canvas, result)
@@ -49,9 +49,10 @@ def _draw_header(canvas: Canvas, result: SweepResult) -> None:
     run = result.run
     canvas.line(("nanprobe", "bold cyan"), "  sweep-scale ", (show_target(run.target), "bold"))
     facts = [run.device, f"torch {run.torch_version}", f"nanprobe {run.nanprobe_version}", f"seed {run.seed}"]
-    if run.measured_scale is not None:
-        facts.append(f"{count_noun(run.steps, 'step')} recorded at {show_power(run.measured_scale)}")
     canvas.paragraph((" · ".join(facts), "dim"), indent=10)
+    if run.measured_scale is not None:
+        recorded = f"{count_noun(run.steps, 'step')} recorded at loss scale {show_power(run.measured_scale)}"
+        canvas.paragraph((recorded, "dim"), indent=10)
     for text in run.notices[:NOTICES]:
         canvas.paragraph(text, lead=[("! ", "yellow")], indent=2)
     if len(run.notices) > NOTICES:

@@ -1,0 +1,1 @@
+"""How fast nanprobe is, beside plain training and other tools: `make bench`."""

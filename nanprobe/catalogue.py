@@ -386,7 +386,7 @@ _ENTRIES = (
     Entry(
         "NP608",
         Kind.MISUSE,
-        "the learning rate of {optimizer} is {value} at step {step}",
+        "the {setting} of {optimizer} is {value} at step {step}",
         "A hyper-parameter that is not finite makes every weight NaN at the next step.",
         "The optimizer's own numbers, read at each step.",
         ("Look at the schedule that sets it: a division by a warm-up or total of 0 steps gives NaN.",),

@@ -245,6 +245,7 @@ class StepRecord:
     nonfinite_buffers: tuple[str, ...] = ()
     learning_rates: tuple[float, ...] = ()  # one per param group
     source: Source | None = None  # the line that stepped
+    nonfinite_settings: tuple[str, ...] = ()  # hyper-parameters that are NaN or Inf, "weight_decay = nan"
 
 
 @dataclass(frozen=True, slots=True)

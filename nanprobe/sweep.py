@@ -132,7 +132,7 @@ class _Sweep:
         notes = []
         asked = format_named(self._plan.number_format)
         if reason is None and trace.outcome is not Outcome.COMPLETED:
-            notes.append(f"the recorded run ended after {len(trace.steps)} steps: {trace.reason}")
+            notes.append(f"the recorded run ended early, after step {len(trace.steps) - 1}: {trace.reason}")
         if trace.dtype == "bfloat16" != asked.name:
             notes.append(
                 f"the script computes in bfloat16, which needs no loss scale; this is how the same gradients would "

@@ -18,6 +18,8 @@ from nanprobe.records import ExternalRecord, OpRecord, Phase, StageTrace
 
 # A loss that ends this many times above its start, still finite, has diverged: our choice, a thousand times DIVERGING.
 FINITE_RATIO = 1e4
+# And this many times its middle third: it is rising still.
+STILL_RISING = 10.0
 
 
 # An operation that makes its input this many times larger is itself the place where the size comes from: our choice.
@@ -65,8 +67,9 @@ def finite_divergence(trace: StageTrace) -> Finding | None:
     loss, gradient = trend.named("loss"), trend.named("gradient")
     if loss is None or gradient is None or loss.ratio < FINITE_RATIO or gradient.ratio < FINITE_RATIO**0.5:
         return None
-    # A loss that starts near 0 and ends small has not diverged, whatever the ratio.
-    if loss.last < 1e3:
+    # A loss that starts near 0 and ends small has not diverged, whatever the ratio; one that jumped once and stayed
+    # there was given another weight.
+    if loss.last < 1e3 or loss.last < STILL_RISING * loss.middle:
         return None
     return _diverged(trace, trace.steps[-1].index, trend, None)
 

@@ -56,11 +56,18 @@ def cut_off_loss(trace: StageTrace) -> Finding | None:
 
 
 def nonfinite_rate(trace: StageTrace) -> Finding | None:
-    """NP608: a learning rate that is NaN or Inf."""
+    """NP608: a learning rate or other hyper-parameter that is NaN or Inf."""
     for step in trace.steps:
-        bad = [rate for rate in step.learning_rates if not math.isfinite(rate)]
+        bad = [("learning rate", figure(rate)) for rate in step.learning_rates if not math.isfinite(rate)]
+        bad += [(name, value) for name, _, value in (s.partition(" = ") for s in step.nonfinite_settings)]
         if bad:
-            slots = {"optimizer": step.optimizer or "the optimizer", "value": figure(bad[0]), "step": step.index}
+            setting, value = bad[0]
+            slots: dict[str, object] = {
+                "setting": setting,
+                "optimizer": step.optimizer or "the optimizer",
+                "value": value,
+                "step": step.index,
+            }
             after = f" {len(step.nonfinite_weights)} weights are not finite after it." if step.nonfinite_weights else ""
             return compose(
                 trace,
@@ -70,11 +77,10 @@ def nonfinite_rate(trace: StageTrace) -> Finding | None:
                 step=step.index,
                 phase=Phase.UPDATE,
                 source=step.source,
-                evidence={"learning_rate": bad[0], "optimizer": step.optimizer},
+                evidence={setting.replace(" ", "_"): value, "optimizer": step.optimizer},
                 parameters=step.nonfinite_weights,
-                why=f"{slots['optimizer']} was to step with a learning rate of {figure(bad[0])} at step "
-                f"{step.index}, while "
-                f"the loss was {figure(step.loss)}.{after}",
+                why=f"{slots['optimizer']} was to step with a {setting} of {value} at step {step.index}, while the "
+                f"loss was {figure(step.loss)}.{after}",
             )
     return None
 

@@ -109,7 +109,7 @@ def _of_step(trace: StageTrace, step: StepRecord) -> list[Sign]:
         signs.append(Sign(Symptom.WEIGHT, step.index, step.nonfinite_weights))
     if step.nonfinite_buffers:
         signs.append(Sign(Symptom.BUFFER, step.index, step.nonfinite_buffers))
-    if any(not math.isfinite(rate) for rate in step.learning_rates):
+    if step.nonfinite_settings or any(not math.isfinite(rate) for rate in step.learning_rates):
         signs.append(Sign(Symptom.RATE, step.index))
     dead = tuple(p.name for p, g in zip(trace.parameters, step.grad_abs_max, strict=False) if g == 0.0)
     if dead and trace.name is not StageName.FP32:

@@ -23,6 +23,7 @@ class Growth:
 
     name: str  # "loss", "gradient", "weights"
     first: float
+    middle: float  # the typical value of the middle third
     last: float
     threshold: float
     step: int | None  # first step at which last/first passed the threshold
@@ -103,11 +104,12 @@ def _growth(name: str, points: Sequence[tuple[int, float | None]], threshold: fl
         return None
     # The first third is "before": one lucky small loss at the start must not look like growth afterwards.
     early = [v for _, v in known[: max(1, len(known) // 3)]]
+    halfway = [v for _, v in known[len(known) // 3 : max(len(known) // 3 + 1, 2 * len(known) // 3)]]
     first, last = median(early), known[-1][1]
     # Where the start is exactly 0 there is no ratio; the smallest value that counts is taken for it.
     first = max(first, 1e-12)
     passed = next((i for i, v in known if v >= threshold * first), None)
-    return Growth(name, first, last, threshold, passed)
+    return Growth(name, first, median(halfway), last, threshold, passed)
 
 
 def _finite_abs(value: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -64,6 +65,7 @@ class CallWatch:
         self._growth_interval = growth_interval
         self._count = 0
         self._in_scaler_step = False
+        self._made: list[weakref.ref[Optimizer]] = []
         self._optimizers: list[int] = []
         self.scaler: GradScaler | None = None  # the one that last scaled a loss
         self.autocast_dtype: torch.dtype | None = None  # what the script's enabled autocast asked for
@@ -236,14 +238,24 @@ class CallWatch:
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)
             result = original(parameters, limit, *args, **kwargs)
-            self.note(name, limit=float(limit), norm=_cpu_number(result), optimizer=None)
+            self.note(name, limit=float(limit), norm=_cpu_number(result), optimizers=self._owners(parameters))
             return result
 
         return clip
 
+    def _owners(self, parameters: Any) -> list[str]:
+        """Labels of the optimizers that own these parameters; those without a gradient do not count."""
+        alive = [o for o in (ref() for ref in self._made) if o is not None]
+        given = [parameters] if isinstance(parameters, Tensor) else parameters
+        clipped = {id(p) for p in given if p.grad is not None}
+        return [
+            self.optimizer_label(o) for o in alive if any(id(p) in clipped for g in o.param_groups for p in g["params"])
+        ]
+
     def _optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
+            self._made.append(weakref.ref(optimizer))
             self._listener.optimizer_made()
 
         return init

@@ -192,7 +192,7 @@ class StageSession:
         for histogram in histograms:
             self._write({"type": "histogram", **histogram.to_plain()})
         # Gradients were kept from rounding: where one would have overflowed, the scaler must see it all the same.
-        gradient = next((g for g in self._ledger.gradients() if g.numel()), None)
+        gradient = next((g for g in self._ledger.gradients() if g.layout == torch.strided and g.numel()), None)
         if gradient is not None and sweep.overflows(histograms):
             # No view makes a channels-last gradient flat.
             gradient[(0,) * gradient.dim()].fill_(float("inf"))
@@ -219,6 +219,7 @@ class StageSession:
     def _enter_root(self, module: Module, args: Any) -> Any:
         if not self._names.is_known(module):
             self._names.add_root(module, self._sources.frame())
+            self._ledger.note_buffers()
             self._identity.forget()
         self._timeline.forward()
         if self._watches_forward:

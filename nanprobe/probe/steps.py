@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -44,6 +43,15 @@ class StepLedger:
         self._with_scale = False
         self._with_loss = False
         self._signed_loss: float | None = None
+        self._infinite: set[str] = set()  # buffers that held Inf from the beginning, as masks do
+        self._met_buffers: set[str] = set()
+
+    def note_buffers(self) -> None:
+        """A model is met: an Inf that its buffers hold already is meant."""
+        new = [(n, b) for n, b in self._names.buffers() if n not in self._met_buffers]
+        self._met_buffers.update(n for n, _ in new)
+        values = abs_max([b for _, b in new]).read()
+        self._infinite.update(n for (n, _), v in zip(new, values, strict=True) if math.isinf(v))
 
     def note_optimizer(self, optimizer: Optimizer, label: str) -> None:
         """This optimizer makes the step."""
@@ -55,9 +63,8 @@ class StepLedger:
         self._loss = first.detach() if first is not None and first.numel() == 1 else None
 
     def gradients(self) -> list[Tensor]:
-        """The dense gradients that exist now."""
-        found = (w.tensor.grad for w in self._names.watched)
-        return [g for g in found if g is not None and g.layout == torch.strided]
+        """The gradients that exist now, sparse ones too."""
+        return [w.tensor.grad for w in self._names.watched if w.tensor.grad is not None]
 
     def measure(self, scaler: GradScaler | None, outside_scale: float | None) -> None:
         """Starts reading every gradient, the loss and the scale: one pass, one transfer."""
@@ -126,6 +133,7 @@ class StepLedger:
             nonfinite_buffers=tuple(bad_buffers),
             learning_rates=_learning_rates(self._optimizer),
             source=self.place,
+            nonfinite_settings=_nonfinite_settings(self._optimizer),
         )
         self._timeline.end_step()
         self._write(record)
@@ -154,7 +162,8 @@ class StepLedger:
         values = abs_max([w.tensor.detach() for w in watched] + [b for _, b in buffers]).read()
         weights: list[float | None] = list(values[: len(watched)])
         bad = [w.name for w, v in zip(watched, values, strict=False) if not math.isfinite(v)]
-        bad_buffers = [n for (n, _), v in zip(buffers, values[len(watched) :], strict=True) if math.isnan(v)]
+        by_buffer = zip(buffers, values[len(watched) :], strict=True)
+        bad_buffers = [n for (n, _), v in by_buffer if math.isnan(v) or (math.isinf(v) and n not in self._infinite)]
         return weights, bad, bad_buffers
 
 
@@ -162,3 +171,18 @@ def _learning_rates(optimizer: Optimizer | None) -> tuple[float, ...]:
     if optimizer is None:
         return ()
     return tuple(float(g["lr"]) for g in optimizer.param_groups if "lr" in g)
+
+
+def _nonfinite_settings(optimizer: Optimizer | None) -> tuple[str, ...]:
+    """Hyper-parameters of an optimizer, the learning rate aside, that are NaN or Inf."""
+    if optimizer is None:
+        return ()
+    found = [
+        f"{key} = {number}"
+        for group in optimizer.param_groups
+        for key, value in group.items()
+        if key not in ("params", "lr")
+        for number in (value if isinstance(value, (tuple, list)) else (value,))
+        if isinstance(number, float) and not math.isfinite(number)
+    ]
+    return tuple(dict.fromkeys(found))

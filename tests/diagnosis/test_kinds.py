@@ -394,6 +394,11 @@ def test_a_loss_that_only_grows_is_divergence_too() -> None:
     assert only(trace(StageName.FP32, steps=steps)).code == "NP501"
 
 
+def test_a_loss_that_jumped_once_has_not_diverged() -> None:
+    steps = tuple(step_record(k, *((1.0, (1.0, 1.0)) if k < 4 else (1e6, (1e6, 1.0)))) for k in range(12))
+    assert silent(trace(StageName.FP32, steps=steps))
+
+
 def test_a_loss_that_starts_near_zero_has_not_diverged() -> None:
     steps = tuple(step_record(k, 1e-9 * 10.0**k, grads=(1e-6 * 10.0**k, 1.0)) for k in range(9))
     assert silent(trace(StageName.FP32, steps=steps))
@@ -512,6 +517,7 @@ def test_a_flush_in_one_step_of_a_stage_put_around_is_a_warning() -> None:
 @pytest.mark.parametrize(("largest", "code"), [(21.0, "NP501"), (3.0, "NP108")])
 def test_weights_that_grew_tenfold_before_an_overflow_of_fp32(largest: float, code: str) -> None:
     step = Step(2)
-    bad_gradient(step, step.op("pow", step.external(made_of=stats(peak=1e20)), out=stats(inf=1, shadow_peak=1e40)))
+    grown = step.external(ExternalKind.PARAMETER, "a.weight", stats((4, 4), peak=largest))
+    bad_gradient(step, step.op("pow", grown, out=stats(inf=1, shadow_peak=1e40)))
     steps = tuple(step_record(k, 4.0, weight_abs_max=(w, 1.0)) for k, w in enumerate((0.5, 1.0, largest)))
     assert only(trace(StageName.FP32, step, steps=(*steps[:2], replace(steps[2], loss=INF)))).code == code

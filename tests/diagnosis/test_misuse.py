@@ -198,6 +198,8 @@ REFUSALS = [
         "Expected parameter scale of Normal to satisfy the constraint GreaterThan(0), but found invalid values: [-0.5]",
         "NP417",
     ),
+    ("all elements of input should be between 0 and 1", "NP412"),
+    ("all elements of target should be between 0 and 1", "NP302"),
     ("Expected more than 1 value per channel when training, got input size [1, 8]", "NP413"),
 ]
 

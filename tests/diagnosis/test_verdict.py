@@ -36,6 +36,15 @@ def faulty(name: StageName, op: str, at: int, step_index: int = 0, **details: ob
     return trace(name, step, **details)
 
 
+def test_what_pytorch_says_of_a_nan_is_no_second_cause() -> None:
+    step = Step(7)
+    root = step.op("sqrt", step.external(), out=stats(nan=4, shadow_nan=4), at=12)
+    step.op("sigmoid", step.read(root), out=stats((), nan=1, shadow_nan=1), at=13)
+    said = error("all elements of input should be between 0 and 1", step=7)
+    stage = trace(StageName.FP32, step, steps=healthy_steps(7), outcome=Outcome.CRASHED, error=said)
+    assert [f.code for f in diagnose(run(stage)).findings] == ["NP402"]
+
+
 def test_every_stage_good_is_healthy() -> None:
     diagnosis = diagnose(run(*(trace(name) for name in StageName)))
     assert (diagnosis.status, diagnosis.verdict, diagnosis.findings, diagnosis.reasons) == (

@@ -123,3 +123,20 @@ def test_any_text_from_the_user_is_harmless(results):
     )
     report = ESCAPE.sub("", render(result, color=True))
     assert all(character.isprintable() or character == "\n" for character in report)
+
+
+def test_of_many_updates_those_are_shown_that_a_scale_decides(results):
+    result = results["tiny_gradient"]
+
+    def more(run):
+        frozen = [replace(run.updates[0], parameter=f"frozen.{i}", update=0.0) for i in range(9)]
+        later = [replace(update, step=1) for update in run.updates]
+        return replace(run, updates=(*frozen, *run.updates, *later))
+
+    many = replace(result, real_runs=tuple(map(more, result.real_runs)))
+    text = render(many)
+    assert "weight[0, 0], step 0" in text
+    assert "step 1" not in text
+    assert "… and 9 more updates (--all)" in text
+    assert text.count("frozen.") == 2
+    assert "frozen.8[0, 0], step 0" in render(many, show_all=True)

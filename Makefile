@@ -12,7 +12,7 @@ DEMO := examples/fp16_overflow.py
 GPU_OUT ?= benchmarks/results/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks check format bench gpu-check clean
+.PHONY: help demo test test-frameworks casebook check format bench gpu-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(VENV)/.stamp-dev ## Run all tests except the framework tests
 
 test-frameworks: $(VENV)/.stamp-frameworks ## Diagnose real scripts on Transformers, Lightning, Accelerate and others
 	$(PY) -m pytest -m frameworks tests/frameworks
+
+casebook: $(VENV)/.stamp-dev ## Diagnose every script of the casebook (a quarter of an hour)
+	$(PY) -m pytest -m casebook tests/test_casebook.py
 
 check: $(VENV)/.stamp-dev ## Check format, lint and types
 	$(PY) -m ruff format --check .

@@ -131,8 +131,11 @@ def memory_part() -> dict[str, object]:
         "deep step, amp",
         "deep step, fp16",
     ):
-        ratio = memory.measure(MEMORY_MODEL, name)["peak"] / base
-        found[f"{name} peak"] = ratio
+        try:
+            found[f"{name} peak"] = ratio = memory.measure(MEMORY_MODEL, name)["peak"] / base
+        except RuntimeError as error:
+            CONSOLE.print(f"{name}: {escape(str(error))}")
+            continue
         table.add_row(f"peak of {name}, beside plain", f"{ratio:.2f}×", f"≤ {DEEP_PEAK}×" if "deep" in name else "")
     CONSOLE.print(table)
     return found

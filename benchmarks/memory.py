@@ -11,7 +11,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch is only loaded in the measured process
+    from benchmarks import models
+    from benchmarks.timing import Contender
 
 STEPS = 3
 
@@ -32,13 +39,16 @@ def main(model: str, contender: str) -> None:
     from benchmarks import models
     from benchmarks.contenders import contenders
 
-    builds = {**models.MODELS, "wide_mlp": models.wide_mlp}
-    way = next(c for c in contenders(builds[model]) if c.name == contender)
+    def way_with(build: Callable[[], models.Trainer]) -> Contender:
+        return next(c for c in contenders(build) if c.name == contender)
+
     # A throw-away step loads kernels, thread pools and lazily imported modules, which are not the trainer's memory.
-    with way.enter(small := small_trainer(way)):
+    tiny = way_with(partial(models.transformer, layers=1, dim=32, batch=2, length=8))
+    with tiny.enter(small := tiny.build()):
         small.step()
     del small
     gc.collect()
+    way = way_with({**models.MODELS, "wide_mlp": models.wide_mlp}[model])
     before = resident()
     trainer = way.build()
     with way.enter(trainer):
@@ -50,18 +60,6 @@ def main(model: str, contender: str) -> None:
         trainer.step()
         peak = peak_resident()
     print(json.dumps({"held": after - before, "peak": peak - before, "parameters": trainer.parameter_bytes}))
-
-
-def small_trainer(way: object) -> object:
-    """A tiny trainer that goes the same way (autocast, scaler, hooks) as the contender's."""
-    from benchmarks import models
-    from benchmarks.contenders import contenders
-
-    name = way.name  # type: ignore[attr-defined]
-    tiny = next(
-        c for c in contenders(lambda: models.transformer(layers=1, dim=32, batch=2, length=8)) if c.name == name
-    )
-    return tiny.build()
 
 
 def resident() -> int:

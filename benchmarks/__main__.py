@@ -127,9 +127,9 @@ def memory_part() -> dict[str, object]:
         "watched",
         "amp, watched",
         "raw fp16, watched",
-        "deep step, fp32",
-        "deep step, amp",
-        "deep step, fp16",
+        "deep fp32",
+        "deep amp",
+        "deep fp16",
     ):
         try:
             found[f"{name} peak"] = ratio = memory.measure(MEMORY_MODEL, name)["peak"] / base

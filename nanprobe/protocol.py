@@ -23,6 +23,7 @@ from nanprobe.target.launcher import Exit, Launcher
 from nanprobe.target.output import OutputLog
 from nanprobe.target.status import INTERNAL_ERROR_STATUS, STACK_FILE
 
+_CLOSER_LOOKS = 2  # what the first look finds may lead to a step, or to the set-up, before it
 SCOUT_STEPS = 2  # enough to see which scaler and which formats a script uses
 _FIRST_FAILS = "the fp32 stage fails: data, graph and divergence come before precision (--all-stages runs it anyway)"
 _FIRST_NEVER_STEPS = "the fp32 stage did not get as far as one optimizer step"
@@ -110,9 +111,12 @@ class StageRunner:
         self._note(trace)
         self.traces += (trace,)
         self.progress.stage_finished(trace)
-        if steps := steps_to_rerun(trace):
-            self.traces = (*self.traces[:-1], self._look_again(request, trace, steps))
-            self.progress.stage_finished(self.traces[-1])
+        for _ in range(_CLOSER_LOOKS):
+            if not (steps := steps_to_rerun(trace)):
+                break
+            trace = self._look_again(request, trace, steps)
+            self.traces = (*self.traces[:-1], trace)
+            self.progress.stage_finished(trace)
 
     def run_apart(self, name: StageName, label: str, plan: RunPlan, **changes: Any) -> StageTrace:
         """Run a stage under another plan, in a directory of its own; it is no part of the protocol's traces."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from command import run_nanprobe
 
 CASES = Path(__file__).parent / "cases"
@@ -28,7 +29,7 @@ def diagnose(row: dict[str, str], tmp_path: Path) -> dict[str, Any]:
 def place_is_right(finding: dict[str, Any], row: dict[str, str]) -> bool:
     lines = set(filter(None, row["origin_lines"].split("|")))
     source = finding.get("source") or {}
-    if "*" in lines or str(source.get("line")) in lines and Path(source["file"]).name == row["file"]:
+    if "*" in lines or (str(source.get("line")) in lines and Path(source["file"]).name == row["file"]):
         return True
     names = [str(finding.get(key) or "-") for key in ("module", "parameter")]
     return bool(row["origin_names"]) and any(re.fullmatch(f"(?:{row['origin_names']})", name) for name in names)

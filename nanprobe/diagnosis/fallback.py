@@ -30,7 +30,7 @@ def unexplained(trace: StageTrace) -> list[Finding]:
 
 
 def _where_first_seen(trace: StageTrace, sign: Sign) -> Finding:
-    record = next(s for s in trace.steps if s.index == sign.step)
+    record = next((s for s in trace.steps if s.index == sign.step), None)  # none when the script gave the step up
     name = sign.names[0] if sign.names else None
     where = name or f"the {sign.symptom.value}"
     what = f"the {sign.symptom.value} is first not finite at step {sign.step}"
@@ -58,7 +58,7 @@ def _where_first_seen(trace: StageTrace, sign: Sign) -> Finding:
         step=sign.step,
         phase=Phase.UPDATE if sign.symptom in (Symptom.WEIGHT, Symptom.BUFFER) else Phase.BACKWARD,
         parameter=name,
-        source=record.source,
+        source=record.source if record is not None else None,
         evidence={"first_seen_in": sign.symptom.value, **scale_habit(trace).evidence()},
         why=why,
         parameters=sign.names,

@@ -18,7 +18,7 @@ DEFAULT_GROWTH_INTERVAL = 2000  # Source: torch.amp.GradScaler
 _GROWTH, _BACKOFF = 2.0, 0.5  # Source: torch.amp.GradScaler
 
 
-class _OwnAutocast(torch.autocast):
+class OwnAutocast(torch.autocast):
     """Told apart from the script's own contexts, which the stage's policy may switch off."""
 
     _nanprobe_own = True
@@ -35,7 +35,7 @@ class OutsideAutocast:
     def enter(self) -> None:
         """Autocast is on from here; does nothing when it is."""
         if self._context is None:
-            self._context = _OwnAutocast(self._device_type, self._dtype, enabled=True)
+            self._context = OwnAutocast(self._device_type, self._dtype, enabled=True)
             self._context.__enter__()
 
     def leave(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +38,9 @@ class StepListener(Protocol):
     def after_backward(self, tensors: Any, failed: bool) -> None:
         """Backward has returned, or raised."""
 
+    def nonfinite_loss(self, tensor: Tensor) -> None:
+        """The script has read a loss that is not finite."""
+
     def scaler_step(self, scaler: GradScaler, optimizer: Optimizer, original: Callable[[], Any]) -> Any:
         """GradScaler.step is called; runs `original`."""
 
@@ -64,6 +68,8 @@ class CallWatch:
         self._init_scale = init_scale
         self._growth_interval = growth_interval
         self._count = 0
+        self._bad_loss_in: int | None = None  # the step in which the script last read a loss that is not finite
+        self._bad_loss: CallRecord | None = None
         self._in_scaler_step = False
         self._made: list[weakref.ref[Optimizer]] = []
         self._optimizers: list[int] = []
@@ -76,6 +82,7 @@ class CallWatch:
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(autocast, "__init__", self._autocast_init)
         patches.wrap(autocast, "__enter__", self._autocast_enter)
+        patches.wrap(autocast, "__exit__", self._autocast_exit)
         for name in ("__init__", "scale", "unscale_", "step", "update"):
             patches.wrap(GradScaler, name, getattr(self, f"_scaler_{name.strip('_')}"))
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -85,6 +92,11 @@ class CallWatch:
         patches.wrap(Optimizer, "zero_grad", lambda original: self._plain("optimizer.zero_grad", original))
         patches.wrap(torch.nn.Module, "zero_grad", lambda original: self._plain("module.zero_grad", original))
         patches.wrap(LRScheduler, "step", lambda original: self._plain("lr_scheduler.step", original))
+        for name in ("item", "__float__"):
+            patches.wrap(Tensor, name, self._reading)
+        for name in ("isnan", "isinf", "isfinite"):
+            patches.wrap(torch, name, self._reading)
+            patches.wrap(Tensor, name, self._reading)
 
     def note(self, name: str, **details: object) -> None:
         """Records a call."""
@@ -169,9 +181,55 @@ class CallWatch:
             asked = getattr(context, "_nanprobe_asked", None)
             if asked is not None and self.autocast_dtype is None:
                 self.autocast_dtype = asked
+            if getattr(context, "_enabled", False) and not _own(context):
+                self.note("autocast.enter")
             return original(context)
 
         return enter
+
+    def _autocast_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def leave(context: Any, *exc: Any) -> Any:
+            result = original(context, *exc)
+            if getattr(context, "_enabled", False) and not _own(context):
+                self.note("autocast.exit")
+            return result
+
+        return leave
+
+    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A look at a single number that leads back to the graph: a loss that is not finite may go no further."""
+
+        def read(value: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(value, *args, **kwargs)
+            if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None and value.numel() == 1:
+                self._note_loss(value, result)
+            return result
+
+        return read
+
+    def _note_loss(self, tensor: Tensor, result: Any) -> None:
+        number = result if isinstance(result, float) else float(tensor.detach())
+        if math.isfinite(number) or self._timeline.in_backward or self._bad_loss_in == self._timeline.step:
+            return
+        self._bad_loss_in = self._timeline.step
+        self._bad_loss = CallRecord(
+            self._timeline.step,
+            self._timeline.backward_passes,
+            "nonfinite_loss",
+            self._sources.here(),
+            {"value": number},
+        )
+        self._listener.nonfinite_loss(tensor)
+
+    def take_loss_further(self) -> None:
+        """Backward is called: a loss that was read is not given up."""
+        self._bad_loss = None
+
+    def give_loss_up(self) -> None:
+        """The next forward starts, or the script has ended: a bad loss that saw no backward was given up."""
+        if self._bad_loss is not None:
+            self._write(self._bad_loss)
+            self._bad_loss = None
 
     def _scaler_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:

@@ -21,7 +21,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nanprobe.patching import Patches
 from nanprobe.plan import StageRequest
 from nanprobe.precision.conduct import StageConduct
-from nanprobe.precision.policy import policy_for
+from nanprobe.precision.outside_amp import OwnAutocast
+from nanprobe.precision.policy import Who, policy_for
 from nanprobe.precision.requests import Requests
 from nanprobe.probe.batches import BatchWatch
 from nanprobe.probe.calls import CallWatch
@@ -86,17 +87,28 @@ class StageSession:
         self._elements = ElementWatch(request.sampled_elements) if request.sampled_elements else None
         self._deep: DeepLook | None = None
         self._training = False
+        self._unfinished_forward = False  # a model was called for training, and no backward has followed yet
         self._low_weights: str | None = None
         self._optimizer_steps = 0  # to tell whether GradScaler left the optimizer alone
         self._stack = ExitStack()
         self._finished = False
 
     def __enter__(self) -> StageSession:
+        try:
+            self._install()
+        except BaseException:
+            self._stack.close()  # nothing stays behind of a session that could not be set up
+            raise
+        return self
+
+    def _install(self) -> None:
         patches = Patches()
         self._stack.callback(patches.undo)
         for part in (self._requests, self._calls, self._batches):
             part.install(patches)
         _run_eagerly(patches)
+        if self.policy.autocast is Who.NANPROBE:
+            _allow_bce(patches, "cuda" if self._on_cuda else "cpu")
         for handle in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -109,7 +121,6 @@ class StageSession:
         if self._schedule.from_the_start:
             self._training = True
             self._start_deep()
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
@@ -119,6 +130,7 @@ class StageSession:
         if self._finished:
             return
         self._finished = True
+        self._calls.give_loss_up()
         self._stop_deep()
         self._write({"type": "facts", "facts": self.facts()})
 
@@ -142,6 +154,7 @@ class StageSession:
             "dtype": self.policy.dtype,
             "autocast": self.policy.autocast.value,
             "scaler": self.policy.scaler.value,
+            "unfinished_forward": self._unfinished_forward,
             "contained_update": None if containment is None else containment.since,
             "device": "cuda" if self._on_cuda else "cpu",
         }
@@ -153,9 +166,16 @@ class StageSession:
         self._ledger.has_optimizer = True
         self._begin_training()
 
+    def nonfinite_loss(self, tensor: Tensor) -> None:
+        """The script has read a loss that is not finite, and may leave it at that."""
+        if self._deep is not None:
+            self._deep.note_loss(tensor)
+
     def before_backward(self, tensors: Any) -> Any:
         """Backward is called; returns what it is to start from."""
         self._begin_training()
+        self._unfinished_forward = False
+        self._calls.take_loss_further()
         self._refresh_names()
         self._meet(self._names.add_leaves(tensors, self._sources.frame()))
         self._ledger.note_loss(tensors)
@@ -222,6 +242,8 @@ class StageSession:
             self._ledger.note_buffers()
             self._identity.forget()
         self._timeline.forward()
+        self._calls.give_loss_up()
+        self._unfinished_forward = self._training and module.training and torch.is_grad_enabled()
         if self._watches_forward:
             self._refresh_names()
         return self._conduct.enter_forward(args)
@@ -332,3 +354,17 @@ def _run_eagerly(patches: Patches) -> None:
 
     patches.wrap(torch, "compile", lambda original: compile_)
     patches.wrap(Module, "compile", lambda original: lambda module, *a, **k: None)
+
+
+def _allow_bce(patches: Patches, device_type: str) -> None:
+    """BCELoss runs in FP32 under an autocast that the script did not ask for: to refuse it would be our doing."""
+
+    def allowing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def binary_cross_entropy(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            with OwnAutocast(device_type, enabled=False):
+                result: Tensor = original(input.float(), target.float(), *args, **kwargs)
+            return result
+
+        return binary_cross_entropy
+
+    patches.wrap(torch.nn.functional, "binary_cross_entropy", allowing)

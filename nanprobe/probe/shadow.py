@@ -166,10 +166,10 @@ class ShadowMode(TorchDispatchMode):
             if id(tensor) in overwritten:
                 # Filling a part of it leaves the rest what it was.
                 if not entry.writers and entry.external is None and not _covers_storage(tensor):
-                    entry.external = self.recorder.external(tensor)
+                    entry.external = self._external(tensor)
                 continue
             if not entry.writers and entry.external is None:
-                entry.external = self.recorder.external(tensor)
+                entry.external = self._external(tensor)
             inputs.append((entry.writers, entry.external, tensor))
 
     def _shadow_arguments(self, call: _Call, args: Any, kwargs: Any, sparse: dict[int, Tensor]) -> None:
@@ -257,7 +257,8 @@ class ShadowMode(TorchDispatchMode):
             return
         draft.unshadowed = copied and not call.exact
         inputs = [(t, s if s is not None else self._shadow_of(t)) for t, s in call.befores]
-        self.recorder.end(draft, outputs, inputs)
+        with self._pause():  # a rounding mode below must not touch the figures
+            self.recorder.end(draft, outputs, inputs)
         if self.recorder.count >= MAX_OPERATIONS:
             self.stop(f"more than {MAX_OPERATIONS:,} operations in one step")
 
@@ -303,6 +304,10 @@ class ShadowMode(TorchDispatchMode):
             self.memory.adopt(tensor, entry, shadow)
             fresh.append((tensor, shadow))
         return fresh
+
+    def _external(self, tensor: Tensor) -> int:
+        with self._pause():
+            return self.recorder.external(tensor)
 
     def _shadow_of(self, tensor: Tensor) -> Tensor | None:
         entry = self.memory.find(tensor)

@@ -81,7 +81,7 @@ def main():
     model = LanguageModel().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scaler = torch.amp.GradScaler(device)
-    loader = DataLoader(Sequences(), batch_size=32, shuffle=True)
+    loader = DataLoader(Sequences(), batch_size=16, shuffle=True)
 
     for epoch in range(args.epochs):
         for step, (tokens, targets) in enumerate(loader):

@@ -13,6 +13,7 @@ from nanprobe.records import DeepStep, ExternalKind, Outcome, StageName, StageTr
 
 # Source: DESIGN section 4: up to 8 of the steps with non-finite gradients or loss.
 MAX_NONFINITE_STEPS = 8
+ENOUGH_STEPS = 4  # where few steps stand out, so many are looked at: our choice, each costs several plain steps
 # A run of good steps this long sets the next bad one apart from calibration: our choice, as in `scaling`.
 GOOD_RUN = 3
 
@@ -128,7 +129,10 @@ def _poisoned(signs: tuple[Sign, ...]) -> set[int]:
 
 
 def _nonfinite(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
-    """The first step with non-finite gradients or loss, those that follow a run of good ones, the last; at most 8."""
+    """The first step with non-finite gradients or loss, those that follow a run of good ones, the last; at most 8.
+
+    A stage put around the script only says what would go wrong: the first step of each kind is enough for that.
+    """
     bad = sorted({s.step for s in signs if s.symptom in (Symptom.LOSS, Symptom.GRADIENT)})
     # Once weights are poisoned every later step is bad for that reason alone.
     poisoned = min((s.step for s in signs if s.symptom is Symptom.WEIGHT), default=None)
@@ -138,8 +142,10 @@ def _nonfinite(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
     known = set(bad)
     after_good = [b for b in bad if b >= GOOD_RUN and not known & set(range(b - GOOD_RUN, b))]
     chosen = list(dict.fromkeys([bad[0], *after_good[: MAX_NONFINITE_STEPS - 2], bad[-1]]))
+    if trace.name is StageName.FP16 and not trace.as_written:
+        return set([bad[0], *after_good][:2])
     rest = [b for b in bad if b not in chosen]
-    while rest and len(chosen) < min(MAX_NONFINITE_STEPS, len(bad)):
+    while rest and len(chosen) < min(ENOUGH_STEPS, len(bad)):
         chosen.append(rest.pop(len(rest) // 2))
     return set(chosen)
 

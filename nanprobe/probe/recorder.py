@@ -29,6 +29,7 @@ from nanprobe.records import (
 
 # Operations whose inputs are looked at element by element; a legal -Inf mask makes a few hundred bad operations.
 MAX_INSPECTED = 512
+CERTAIN = 48  # after so many, those that only pass on what an input had are left out: NaN soon is everywhere
 MAX_EXAMINED_NUMEL = 1 << 26
 
 
@@ -195,11 +196,27 @@ class Recorder:
             draft.outputs.append(meter.stats(tensor, self._context.grid(tensor), shadow, self._low_precision))
         bad = [k for k, s in enumerate(draft.outputs) if s.nan_count or s.inf_count]
         worth = bad or _lost(draft)
-        if worth and self._inspected < MAX_INSPECTED:
+        if worth and self._inspected < MAX_INSPECTED and not (self._inspected >= CERTAIN and self._inherits(draft)):
             self._inspected += 1
             self._inspect(draft, outputs[bad[0]] if bad else outputs[0], inputs, bool(bad))
         else:
             self._freeze_inputs(draft)
+
+    def _inherits(self, draft: OpDraft) -> bool:
+        """Whether what is wrong with the result was so with an input already: nothing began here."""
+        nan = any(s.nan_count for s in draft.outputs)
+        inf = any(s.inf_count for s in draft.outputs)
+        for writers, external, _ in draft.inputs:
+            read = [s for w in writers for s in self._outputs_of(w)]
+            if external is not None:
+                read.append(self._externals[external][0].stats)
+            if any(s.nan_count if nan else s.inf_count if inf else s.flushed_count for s in read):
+                return True
+        return False
+
+    def _outputs_of(self, index: int) -> list[TensorStats]:
+        draft = self._drafts_at(index)
+        return [] if draft is None else draft.outputs
 
     def external(self, tensor: Tensor) -> int:
         """Registers a tensor that no recorded operation has written; its index."""

@@ -1,0 +1,54 @@
+"""What the README promises is what the program says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def help_text(command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "nanprobe", command, "--help"],
+        cwd=ROOT,
+        env={"COLUMNS": "80", "NO_COLOR": "1", "PATH": "", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return tidy(done.stdout)
+
+
+def tidy(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def block(name: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n```text\n(.*?)\n```", README, re.DOTALL)
+    assert found, f"README.md has no block {name}"
+    return tidy(found[1])
+
+
+@pytest.mark.parametrize("command", ["diagnose", "sweep-scale"])
+def test_the_help_is_the_commands_own(command: str) -> None:
+    assert block(f"help:{command}") == help_text(command)
+
+
+def test_the_report_names_the_demo_and_its_verdict() -> None:
+    report = block("demo")
+    assert "examples/fp16_overflow.py" in report and "NP101" in report
+    shown = re.search(r"▶ (\d+) │ (.*)", report)
+    assert shown
+    source = (ROOT / "examples" / "fp16_overflow.py").read_text(encoding="utf-8").splitlines()
+    assert source[int(shown[1]) - 1].strip() == shown[2].strip()
+
+
+def test_the_two_commands_are_targets() -> None:
+    targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"^\$ make (\S+)", README, re.MULTILINE)) <= set(targets)

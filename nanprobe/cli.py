@@ -349,6 +349,20 @@ def _print_sweep(result: SweepResult, form: ReportFormat, show_all: bool) -> Non
     sys.stdout.flush()
 
 
+@app.command()
+def explain(code: Annotated[str, typer.Argument(help="A finding's code, for example NP101.")]) -> int:
+    """Say what a finding means, how it is found, what to do, and where that is known from.
+
+    For example:
+
+        nanprobe explain NP101
+    """
+    from nanprobe.reports.explanation import render_explanation
+
+    sys.stdout.write(render_explanation(code, width=max(40, shutil.get_terminal_size().columns)))
+    return int(ExitCode.HEALTHY)
+
+
 def _locate(target: str | None, module: str | None, script_args: tuple[str, ...]) -> Target:
     from nanprobe.target.locate import locate_module, locate_script
 

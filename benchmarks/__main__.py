@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import nanprobe
-from benchmarks import commands, memory
+from benchmarks import commands, memory, sweep
 from benchmarks.contenders import contenders
 from benchmarks.models import MODELS
 from benchmarks.timing import Contender, Ratio, compare
@@ -35,7 +35,9 @@ def main() -> None:
         "--budget", type=float, default=12.0, help="seconds for each pair (at least five turns are taken)"
     )
     parser.add_argument("--native", action="store_true", help="also PyTorch's own CPU autocast: minutes")
-    parser.add_argument("--parts", nargs="*", default=["time", "memory", "commands"], help="which parts to measure")
+    parser.add_argument(
+        "--parts", nargs="*", default=["time", "memory", "sweep", "commands"], help="which parts to measure"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/bench.json"))
     options = parser.parse_args()
 
@@ -43,6 +45,7 @@ def main() -> None:
     parts: dict[str, Callable[[], object]] = {
         "time": lambda: time_part(options),
         "memory": memory_part,
+        "sweep": lambda: sweep.measure("transformer", options.budget),
         "commands": commands_part,
     }
     for part in options.parts:

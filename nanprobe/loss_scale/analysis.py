@@ -91,7 +91,7 @@ def explain_unusable(histograms: Sequence[ExponentHistogram], fmt: FloatFormat) 
         )
     if broken := next((h for h in histograms if h.nonfinite), None):
         return (
-            f"the gradient of {broken.name} is not finite in step {broken.step} even in FP32, which no loss scale can "
+            f"the gradient of {broken.name} is not finite in step {broken.step} before rounding, which no loss scale can "
             "mend; nanprobe diagnose finds the cause"
         )
     if not any(h.nonzero for h in histograms):

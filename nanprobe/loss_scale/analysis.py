@@ -91,8 +91,8 @@ def explain_unusable(histograms: Sequence[ExponentHistogram], fmt: FloatFormat) 
         )
     if broken := next((h for h in histograms if h.nonfinite), None):
         return (
-            f"the gradient of {broken.name} is not finite in step {broken.step} before rounding, which no loss scale can "
-            "mend; nanprobe diagnose finds the cause"
+            f"the gradient of {broken.name} is not finite in step {broken.step} before it is rounded, which no loss "
+            "scale can mend; nanprobe diagnose finds the cause"
         )
     if not any(h.nonzero for h in histograms):
         return (

@@ -52,6 +52,7 @@ class StageConduct:
         self.containment = Containment(self.round_) if policy.rounding else None
         self._autocast: OutsideAutocast | None = None
         self.scaler = OutsideScaler(init_scale, growth_interval) if policy.scaler is Who.NANPROBE else None
+        self._on_grid = False  # numbers are on the stage's grid now, also while rounding pauses for the re-check
         self._step_ended = False
         self._held_back: list[tuple[Tensor, Tensor]] = []  # gradients hidden from an optimizer whose step is skipped
 
@@ -84,7 +85,7 @@ class StageConduct:
 
     def grid(self, tensor: Tensor) -> str:
         """The format a tensor's numbers are in now."""
-        if self._rounding is not None and self._rounding.enabled and tensor.dtype == torch.float32:
+        if self._on_grid and tensor.dtype == torch.float32:
             return self.policy.dtype
         return str(tensor.dtype).removeprefix("torch.")
 
@@ -94,7 +95,7 @@ class StageConduct:
             self._autocast.enter()
         if self._rounding is None:
             return None
-        self._rounding.enabled = True
+        self._rounding.enabled = self._on_grid = True
         return tuple(self._rounded_copy(a) for a in args)
 
     def leave_forward(self) -> None:
@@ -132,7 +133,7 @@ class StageConduct:
                 self.containment.before_update(parameters)
         if self._rounding is not None:
             self._rounding.in_update = True
-            self._rounding.enabled = self._rounding.enabled and not contained
+            self._rounding.enabled = self._on_grid = self._on_grid and not contained
 
     def after_update(self, parameters: Sequence[Tensor], optimizer: Optimizer, step: int) -> bool:
         """The optimizer has stepped; True when it was made to skip."""
@@ -149,7 +150,7 @@ class StageConduct:
         """The step is over."""
         self._step_ended = True
         if self._rounding is not None:
-            self._rounding.enabled = False
+            self._rounding.enabled = self._on_grid = False
 
     def hold_back(self, parameters: Sequence[Tensor]) -> None:
         """Hides gradients, so that an optimizer leaves the parameters alone."""

@@ -101,7 +101,7 @@ def _on_accelerator(members: list[tuple[int, Tensor]]) -> tuple[list[int], Tenso
     wide = any(n.dtype == torch.float64 for n in norms)
     figures = torch.stack([n.double() for n in norms] if wide else norms)
     if figures.device.type == "cuda":
-        # Read one step later, so that the host never waits for the device.
+        # The copy runs beside whatever the device does next; the host waits for it only when the figures are read.
         host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
         host.copy_(figures, non_blocking=True)
         return positions, _Arriving.make(host)

@@ -62,10 +62,6 @@ class ModelNames:
         self._seen: tuple[int, ...] = ()  # sizes of what `refresh` last looked at
         self._calls = 0
 
-    def has_roots(self) -> bool:
-        """Whether a module was called yet."""
-        return bool(self._roots)
-
     @property
     def roots(self) -> list[nn.Module]:
         """The root modules, in the order they were first called."""

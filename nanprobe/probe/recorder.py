@@ -255,11 +255,6 @@ class Recorder:
             for r, place in self._externals
         )  # fmt: skip
 
-    @property
-    def saw_nonfinite(self) -> bool:
-        """Whether any operation made a NaN or Inf; call after `ops`."""
-        return any(s.nan_count or s.inf_count for d in self._drafts for s in d.outputs)
-
     # An autograd node carries the sequence number the thread had when the forward operation made it; the number in
     # force while an operation runs, less one, is that of its own node. A later operation that makes no node sees the
     # same number, so the first one keeps it.

@@ -118,7 +118,7 @@ class StepLedger:
             for position, value in zip(self._master_owners, self._master_figures.read(), strict=True):
                 grads[position] = value
         loss, self.loss_scale = self._loss_and_scale(figures)
-        weights, bad_weights, bad_buffers = self._weights(figures, skipped)
+        weights, bad_weights, bad_buffers = self._weights(figures)
         index = self._timeline.step
         record = StepRecord(
             index=index,
@@ -152,7 +152,7 @@ class StepLedger:
             loss /= scale  # GradScaler.scale came before backward; nanprobe's own scale is put on afterwards
         return loss, scale
 
-    def _weights(self, figures: Sequence[float], skipped: bool) -> tuple[list[float | None], list[str], list[str]]:
+    def _weights(self, figures: Sequence[float]) -> tuple[list[float | None], list[str], list[str]]:
         watched = self._names.watched
         suspicious = not all(math.isfinite(v) for v in figures)
         few = len(watched) <= _MANY

@@ -71,3 +71,17 @@ def test_a_low_precision_tensor_is_noted_as_asked_for() -> None:
 
     facts = watch(loop).facts
     assert (facts["asked_low"], facts["low_weights"], facts["as_written"]) == ("bfloat16", None, False)
+
+
+def test_the_raw_stage_labels_its_numbers_with_its_own_format() -> None:
+    def loop() -> None:
+        net = nn.Linear(4, 1)
+        nn.init.ones_(net.weight)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        (net(torch.full((2, 4), 300.0)) * 1e4).sum().backward()
+        optimizer.step()
+
+    watched = watch(loop, StageName.FP16, deep=(0,))
+    scaled = next(s for op in watched.ops("mul") for s in op.outputs if s.inf_count)
+    assert scaled.dtype == "float16"
+    assert scaled.inf_count and scaled.shadow_abs_max is not None and scaled.shadow_abs_max > 65504

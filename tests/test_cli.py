@@ -156,7 +156,7 @@ def test_allow_writes(folder: Path) -> None:
 def test_fault_of_our_own_is_one_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nanprobe.cli._run", lambda *_: 1 / 0)
+    monkeypatch.setattr("nanprobe.cli.diagnose._run", lambda *_: 1 / 0)
     assert main(["diagnose", str(folder / "healthy.py")]) == 3
     error = capsys.readouterr().err
     assert "ZeroDivisionError: division by zero" in error

@@ -1,0 +1,42 @@
+"""The command line: the only place that prints and exits. Torch is never loaded here, pandas late if at all."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import nanprobe
+from nanprobe.cli import diagnose, explain, sweep_scale
+from nanprobe.cli.application import run
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Says why a PyTorch training produced NaN, Inf or dead gradients: what broke, why, and what to do.",
+)
+# In the order of --help.
+app.command()(diagnose.diagnose)
+app.command("sweep-scale")(sweep_scale.sweep_scale)
+app.command()(explain.explain)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The `nanprobe` command; returns its exit code. Everything after the first `--` belongs to the user's script."""
+    return run(app, argv)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"nanprobe {nanprobe.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass

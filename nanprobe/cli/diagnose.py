@@ -1,0 +1,136 @@
+"""`nanprobe diagnose`: the staged protocol and its report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nanprobe.cli.application import Session
+from nanprobe.cli.screen import make_copy, report_width, show, wants_color
+from nanprobe.cli.target import locate
+from nanprobe.options import DEVICES, DTYPES, FailOn, at_least, choose, exit_code, parse_stages, positive
+from nanprobe.plan import DEFAULT_STEPS, RunPlan
+from nanprobe.reports.formats import ReportFormat
+
+if TYPE_CHECKING:
+    from nanprobe.findings import Diagnosis
+    from nanprobe.records import RunRecord
+
+
+def diagnose(
+    context: typer.Context,
+    target: Annotated[
+        str | None, typer.Argument(help="A training script, or a file with build_model, build_data and compute_loss.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", "--module", metavar="NAME", help="Run a module, as `python -m` does.")
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps of each stage.")] = DEFAULT_STEPS,
+    stages: Annotated[str, typer.Option(metavar="LIST", help="Stages to run.")] = "fp32,fp16,amp",
+    dtype: Annotated[str, typer.Option(metavar="fp16|bf16", help="Low precision of the fp16 and amp stages.")] = "fp16",
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where the stages run.")] = "auto",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch, numpy and random in every stage.")] = 0,
+    init_scale: Annotated[
+        float | None, typer.Option(metavar="X", help="Initial loss scale, instead of the script's own.")
+    ] = None,
+    growth_interval: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Steps between growths of the loss scale, likewise."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of each stage.")] = 600.0,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
+    ] = None,
+    report_format: Annotated[
+        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
+    ] = "terminal",
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Findings that make exit code 1: a severity and graver (error, warning, note), kinds (overflow, "
+            "underflow, data, graph, divergence, misuse), or none.",
+        ),
+    ] = "error",
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Let the script write its files for real.")
+    ] = False,
+    show_output: Annotated[bool, typer.Option("--show-output", help="Show what the script prints, on stderr.")] = False,
+    until_failure: Annotated[
+        bool, typer.Option("--until-failure", help="Run past --steps, to the script's end or its first failure.")
+    ] = False,
+    all_stages: Annotated[
+        bool, typer.Option("--all-stages", help="Run the later stages even when fp32 fails.")
+    ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show healthy layers too.")] = False,
+) -> int:
+    """Run a training script in three precisions and say what breaks, why, and what to do.
+
+    The script is not changed, and its files are not written (see --allow-writes). The report goes to stdout, progress
+    to stderr. Exit code: 0 healthy, 1 failing, 2 usage error, 3 could not conclude.
+
+    For example:
+
+        nanprobe diagnose train.py
+
+        nanprobe diagnose train.py --steps 200 -- --epochs 1 --lr 3e-4
+
+        nanprobe diagnose -m package.train --stages fp32,amp -- --config small.yaml
+
+        nanprobe diagnose train.py --format json --fail-on warning > report.json
+    """
+    session: Session = context.obj
+    form = choose("--format", report_format, {form.value: form for form in ReportFormat})
+    failing = FailOn.parse(fail_on)
+    plan = RunPlan(
+        target=locate(target, module, session.script_args),
+        steps=at_least("--steps", steps, 1),
+        stages=parse_stages(stages),
+        dtype=choose("--dtype", dtype, DTYPES),
+        device=choose("--device", device, DEVICES),
+        seed=at_least("--seed", seed, 0),
+        init_scale=None if init_scale is None else positive("--init-scale", init_scale),
+        growth_interval=None if growth_interval is None else at_least("--growth-interval", growth_interval, 1),
+        timeout=positive("--timeout", timeout),
+        until_failure=until_failure,
+        all_stages=all_stages,
+        allow_writes=allow_writes,
+        show_output=show_output,
+    )
+    run, interrupted = _run(plan, output, session)
+    from nanprobe.diagnosis import diagnose as make_diagnosis
+
+    diagnosis = make_diagnosis(run)
+    _print_report(run, diagnosis, form, show_all)
+    return int(exit_code(diagnosis, failing, interrupted))
+
+
+def _run(plan: RunPlan, output: str | None, session: Session) -> tuple[RunRecord, bool]:
+    """Run the protocol; also says whether Ctrl-C cut it short."""
+    from nanprobe.storage import new_run_directory
+    from nanprobe.target.launcher import make_launcher
+
+    session.run_directory = new_run_directory(output, plan.target)
+    with make_launcher(plan.seed) as launcher:  # torch loads from here on, while the rest is imported
+        from nanprobe.progress import open_progress
+        from nanprobe.protocol import RunInterrupted, run_protocol
+
+        with open_progress(sys.stderr, quiet=plan.show_output) as progress:
+            try:
+                return run_protocol(plan, session.run_directory, launcher, progress, make_copy(plan)), False
+            except RunInterrupted as interruption:
+                return interruption.run, True
+
+
+def _print_report(run: RunRecord, diagnosis: Diagnosis, form: ReportFormat, show_all: bool) -> None:
+    from nanprobe.reports.formats import make_report
+    from nanprobe.reports.json_report import JsonReport
+    from nanprobe.storage import DIAGNOSIS_FILE
+
+    Path(run.directory, DIAGNOSIS_FILE).write_text(JsonReport().render(run, diagnosis), encoding="utf-8")
+    width = report_width()
+    text = make_report(form, width=width, color=wants_color(), show_all=show_all).render(run, diagnosis)
+    show(text)

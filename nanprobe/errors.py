@@ -3,6 +3,7 @@
 NanprobeError               base of all; `exit_code` says how the command ends
 ├── UsageError (2)          the command line, a file or an option is wrong
 │   ├── TargetNotFound      the script or module to run is not there, or cannot be read
+│   ├── RecipeInvalid       a recipe is not there, is no YAML, or says what makes no sense
 │   └── OutputNotWritable   the run directory cannot be made or written
 ├── RunUnreadable (2)       a run directory is truncated, foreign, or of a newer schema
 └── CouldNotConclude (3)    the target ran, but not far enough to say anything
@@ -36,6 +37,10 @@ class UsageError(NanprobeError):
 
 class TargetNotFound(UsageError):
     """The script or module to run is not there, or cannot be read."""
+
+
+class RecipeInvalid(UsageError):
+    """A recipe is not there, is no YAML, or says what makes no sense; a line for each thing that is wrong."""
 
 
 class OutputNotWritable(UsageError):

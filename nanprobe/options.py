@@ -6,14 +6,14 @@ import math
 from typing import TypeVar
 
 from nanprobe.errors import ExitCode, UsageError
-from nanprobe.findings import Diagnosis, Kind, Severity, Status
+from nanprobe.fail_on import FailOn
+from nanprobe.findings import Diagnosis, Status
+from nanprobe.notation import parse_number
 from nanprobe.records import StageName
 
 T = TypeVar("T")
 
-DTYPES = {"fp16": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 DEVICES = {name: name for name in ("auto", "cpu", "cuda")}
-_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)  # gravest first
 
 
 def choose(option: str, value: str, choices: dict[str, T]) -> T:
@@ -54,36 +54,6 @@ def parse_stages(value: str) -> tuple[StageName, ...]:
     return tuple(stage for name, stage in names.items() if name in asked)
 
 
-class FailOn:
-    """Which findings make the exit code 1."""
-
-    def __init__(self, severities: frozenset[Severity], kinds: frozenset[Kind]) -> None:
-        self._severities, self._kinds = severities, kinds
-
-    @classmethod
-    def parse(cls, value: str) -> FailOn:
-        """From `--fail-on`: a severity stands for itself and graver ones, a kind for its errors and warnings."""
-        severities: set[Severity] = set()
-        kinds: set[Kind] = set()
-        for item in parse_list(value):
-            if item in [severity.value for severity in Severity]:
-                severities.update(_SEVERITIES[: _SEVERITIES.index(Severity(item)) + 1])
-            elif item in [kind.value for kind in Kind]:
-                kinds.add(Kind(item))
-            elif item != "none":
-                known = [*(s.value for s in _SEVERITIES), *(k.value for k in Kind), "none"]
-                raise UsageError(f"--fail-on: {item!r} is unknown; expected some of {', '.join(known)}")
-        return cls(frozenset(severities), frozenset(kinds))
-
-    def matches(self, diagnosis: Diagnosis) -> bool:
-        """Whether any finding is one that fails."""
-        return any(
-            finding.severity in self._severities
-            or (finding.kind in self._kinds and finding.severity is not Severity.NOTE)
-            for finding in diagnosis.findings
-        )
-
-
 def exit_code(diagnosis: Diagnosis, failing: FailOn, interrupted: bool) -> ExitCode:
     """How `nanprobe diagnose` ends."""
     if failing.matches(diagnosis):
@@ -99,11 +69,9 @@ def parse_scales(value: str | None) -> tuple[float, ...]:
 
 
 def _parse_scale(item: str) -> float:
-    base, _, power = item.replace("**", "^").partition("^")
-    try:
-        scale = float(base) ** float(power) if power else float(base)
-    except (ValueError, OverflowError, ZeroDivisionError) as error:
-        raise UsageError(f"--scales: {item!r} is no number; expected some like 1,1024,2**16") from error
-    if isinstance(scale, complex) or not (math.isfinite(scale) and scale > 0):
+    scale = parse_number(item)
+    if scale is None and item.lstrip("+-") not in ("inf", "infinity", "nan"):
+        raise UsageError(f"--scales: {item!r} is no number; expected some like 1,1024,2**16")
+    if scale is None or scale <= 0:
         raise UsageError(f"--scales: {item} is no loss scale; expected finite numbers above 0")
-    return scale
+    return float(scale)

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from nanprobe.records import StageName, Target
 
 DEFAULT_STEPS = 50
 SETUP_STEP = -1  # in `deep_steps`: everything the script does before its first training step
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerSettings:
+    """A GradScaler's settings; None: as the script says, and PyTorch's defaults where it has no scaler."""
+
+    init_scale: float | None = None
+    growth_factor: float | None = None
+    backoff_factor: float | None = None
+    growth_interval: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not None, by the names of GradScaler's arguments."""
+        names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +38,19 @@ class RunPlan:
     seed: int = 0
     init_scale: float | None = None  # replaces the GradScaler's own; None: as the script says, else 65536
     growth_interval: int | None = None  # the same for growth_interval
+    growth_factor: float | None = None  # the same for growth_factor
+    backoff_factor: float | None = None  # the same for backoff_factor
     timeout: float = 600.0  # seconds for each stage
     until_failure: bool = False  # run past `steps` to the script's end or the first failure
     all_stages: bool = False  # run later stages even when fp32 fails
     allow_writes: bool = False
     show_output: bool = False
+    working_directory: str | None = None  # absolute; where the script runs; None: where nanprobe was started
+
+    @property
+    def scaler(self) -> ScalerSettings:
+        """What the GradScaler of every stage is set to."""
+        return ScalerSettings(self.init_scale, self.growth_factor, self.backoff_factor, self.growth_interval)
 
 
 @dataclass(frozen=True, slots=True)

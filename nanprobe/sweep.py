@@ -22,7 +22,7 @@ from nanprobe.loss_scale.result import (
     SweepRun,
     WeightUpdate,
 )
-from nanprobe.plan import RunPlan
+from nanprobe.plan import RunPlan, ScalerSettings
 from nanprobe.progress import Progress
 from nanprobe.protocol import Copy, StageRunner, run_record
 from nanprobe.records import Outcome, StageName, StageTrace
@@ -122,7 +122,7 @@ class _Sweep:
             run,
             histograms,
             number_format=self._plan.number_format,
-            scaler=None if recorded is None else _history(recorded),
+            scaler=None if recorded is None else _history(recorded, self._plan.run.scaler),
             confirmations=self._confirmations,
             real_runs=self._asked_runs,
         )
@@ -222,14 +222,14 @@ def _finite(value: float | None) -> bool:
     return value is None or (abs(value) != float("inf") and value == value)
 
 
-def _history(trace: StageTrace) -> ScalerHistory | None:
+def _history(trace: StageTrace, settings: ScalerSettings) -> ScalerHistory | None:
     """What the script's own scaler did, or the one put around it."""
     if not any(step.loss_scale for step in trace.steps):
         return None
     call = next((c for c in trace.calls if c.name == "scaler.init" and c.details.get("enabled")), None)
     own = trace.facts.get("scaler") == "script"
     return ScalerHistory(
-        policy=_policy(call.details) if own and call is not None else PYTORCH,
+        policy=_policy(call.details) if own and call is not None else replace(PYTORCH, **settings.given()),
         scales=tuple(step.loss_scale or 1.0 for step in trace.steps),
         skipped=tuple(step.skipped for step in trace.steps),
         as_written=own,

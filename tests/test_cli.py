@@ -11,8 +11,8 @@ import pytest
 
 from command import BASE, run_nanprobe
 from nanprobe.cli import main
+from nanprobe.fail_on import FailOn
 from nanprobe.findings import Diagnosis, Finding, Kind, Severity, Status
-from nanprobe.options import FailOn
 from nanprobe.records import Outcome, StageName
 from nanprobe.storage import read_run
 

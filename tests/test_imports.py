@@ -22,6 +22,8 @@ FLOORS: dict[str, int] = {
     "findings": 0,
     "catalogue": 0,
     "plan": 0,
+    "notation": 0,
+    "fail_on": 0,
     "patching": 0,
     "diagnosis": 1,
     "loss_scale": 1,
@@ -35,8 +37,9 @@ FLOORS: dict[str, int] = {
     "target": 5,
     "protocol": 6,
     "sweep": 7,
-    "cli": 8,
-    "__main__": 9,
+    "check": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 TORCH_FREE_UP_TO = 2
 

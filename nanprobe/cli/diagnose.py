@@ -11,7 +11,9 @@ import typer
 from nanprobe.cli.application import Session
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
 from nanprobe.cli.target import locate
-from nanprobe.options import DEVICES, DTYPES, FailOn, at_least, choose, exit_code, parse_stages, positive
+from nanprobe.fail_on import FailOn
+from nanprobe.notation import DTYPES
+from nanprobe.options import DEVICES, at_least, choose, exit_code, parse_stages, positive
 from nanprobe.plan import DEFAULT_STEPS, RunPlan
 from nanprobe.reports.formats import ReportFormat
 

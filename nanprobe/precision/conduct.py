@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nanprobe.formats import format_named
+from nanprobe.plan import ScalerSettings
 from nanprobe.precision.autocast import cuda_autocast_on_cpu
 from nanprobe.precision.containment import Containment
 from nanprobe.precision.gradient_taps import GradientTaps, tapped_autocast
@@ -30,7 +31,7 @@ class StageConduct:
         policy: what to carry out.
         on_cuda: the stage runs on a GPU, whose FP16 needs no emulation.
         half_weights: the script holds FP16 or bf16 weights, whose arithmetic a CPU is slow at.
-        init_scale, growth_interval: of nanprobe's own scaler; None for PyTorch's defaults.
+        settings: of nanprobe's own scaler.
         taps: look at every gradient that would be FP16, and leave it unrounded.
     """
 
@@ -39,8 +40,7 @@ class StageConduct:
         policy: StagePolicy,
         on_cuda: bool,
         half_weights: bool,
-        init_scale: float | None,
-        growth_interval: int | None,
+        settings: ScalerSettings,
         taps: GradientTaps | None = None,
     ) -> None:
         self.policy = policy
@@ -51,7 +51,7 @@ class StageConduct:
         self._rounding = RoundingMode(self._format) if policy.rounding else None
         self.containment = Containment(self.round_) if policy.rounding else None
         self._autocast: OutsideAutocast | None = None
-        self.scaler = OutsideScaler(init_scale, growth_interval) if policy.scaler is Who.NANPROBE else None
+        self.scaler = OutsideScaler(settings) if policy.scaler is Who.NANPROBE else None
         self._on_grid = False  # numbers are on the stage's grid now, also while rounding pauses for the re-check
         self._step_ended = False
         self._held_back: list[tuple[Tensor, Tensor]] = []  # gradients hidden from an optimizer whose step is skipped

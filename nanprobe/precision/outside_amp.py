@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanprobe.plan import ScalerSettings
+
 DEFAULT_INIT_SCALE = 65536.0  # Source: torch.amp.GradScaler
 DEFAULT_GROWTH_INTERVAL = 2000  # Source: torch.amp.GradScaler
-_GROWTH, _BACKOFF = 2.0, 0.5  # Source: torch.amp.GradScaler
+DEFAULT_GROWTH_FACTOR, DEFAULT_BACKOFF_FACTOR = 2.0, 0.5  # Source: torch.amp.GradScaler
 
 
 class OwnAutocast(torch.autocast):
@@ -46,11 +48,13 @@ class OutsideAutocast:
 
 
 class OutsideScaler:
-    """GradScaler's rule, applied by nanprobe: halve after an overflow, double after N clean steps."""
+    """GradScaler's rule, applied by nanprobe: lower after an overflow, raise after N clean steps."""
 
-    def __init__(self, init_scale: float | None, growth_interval: int | None) -> None:
-        self.scale = init_scale or DEFAULT_INIT_SCALE
-        self._growth_interval = growth_interval or DEFAULT_GROWTH_INTERVAL
+    def __init__(self, settings: ScalerSettings) -> None:
+        self.scale = settings.init_scale or DEFAULT_INIT_SCALE
+        self._growth_interval = settings.growth_interval or DEFAULT_GROWTH_INTERVAL
+        self._growth_factor = settings.growth_factor or DEFAULT_GROWTH_FACTOR
+        self._backoff_factor = settings.backoff_factor or DEFAULT_BACKOFF_FACTOR
         self._clean_steps = 0
         self.found_nonfinite = False
 
@@ -77,13 +81,15 @@ class OutsideScaler:
     def end_step(self) -> None:
         """GradScaler.update."""
         if self.found_nonfinite:
-            self.scale *= _BACKOFF
+            self.scale *= self._backoff_factor
             self._clean_steps = 0
         else:
             self._clean_steps += 1
             if self._clean_steps == self._growth_interval:
-                if self.scale * _GROWTH <= torch.finfo(torch.float32).max:  # as GradScaler: never an infinite scale
-                    self.scale *= _GROWTH
+                if (
+                    self.scale * self._growth_factor <= torch.finfo(torch.float32).max
+                ):  # as GradScaler: never an infinite scale
+                    self.scale *= self._growth_factor
                 self._clean_steps = 0
         self.found_nonfinite = False
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanprobe.patching import Patches
+from nanprobe.plan import ScalerSettings
 from nanprobe.precision.policy import StagePolicy, Who
 from nanprobe.precision.requests import Requests
 from nanprobe.probe.sources import SourceFinder
@@ -56,8 +57,7 @@ class CallWatch:
         sources: SourceFinder,
         listener: StepListener,
         write: Callable[[object], None],
-        init_scale: float | None,
-        growth_interval: int | None,
+        settings: ScalerSettings,
     ) -> None:
         self._policy = policy
         self._requests = requests
@@ -65,8 +65,7 @@ class CallWatch:
         self._sources = sources
         self._listener = listener
         self._write = write
-        self._init_scale = init_scale
-        self._growth_interval = growth_interval
+        self._settings = settings
         self._count = 0
         self._bad_loss_in: int | None = None  # the step in which the script last read a loss that is not finite
         self._bad_loss: CallRecord | None = None
@@ -240,10 +239,7 @@ class CallWatch:
             self.scaler_enabled |= enabled
             if self._policy.scaler is not Who.SCRIPT:
                 kwargs["enabled"] = False
-            if self._init_scale is not None:
-                kwargs["init_scale"] = self._init_scale
-            if self._growth_interval is not None:
-                kwargs["growth_interval"] = self._growth_interval
+            kwargs.update(self._settings.given())
             self.note("scaler.init", enabled=enabled, **{k: v for k, v in kwargs.items() if k != "enabled"})
             original(scaler, device, **kwargs)
 

@@ -66,7 +66,7 @@ class StageSession:
             GradientSweep(self.policy.dtype, self._module_name, self._names.name_of) if request.sweep else None
         )
         self._conduct = StageConduct(
-            self.policy, self._on_cuda, half_weights, plan.init_scale, plan.growth_interval,
+            self.policy, self._on_cuda, half_weights, plan.scaler,
             None if self._sweep is None else self._sweep.taps,
         )  # fmt: skip
         self._requests = Requests(self.policy.keep_low_requests, map_cuda=not self._on_cuda)
@@ -79,8 +79,7 @@ class StageSession:
             self._sources,
             self,
             write,
-            plan.init_scale,
-            plan.growth_interval,
+            plan.scaler,
         )
         self._ledger = StepLedger(self._timeline, self._names, write)
         self._identity = Identity(self._timeline, self._names, self._modules, self._batches, self._conduct)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def run_child(request: StageRequest, output: int | None) -> int:
     directory = Path(request.directory)
     environment.watch_for_crashes(directory)
     environment.keep_freed_memory()
+    request = _enter_directory(request)
     writer = TraceWriter(trace_path(directory, rerun=request.rerun))
     pid = os.getpid()
     with _protection(request) as watch:
@@ -51,6 +53,19 @@ def run_child(request: StageRequest, output: int | None) -> int:
         writer.write_end(outcome, reason=reason, seconds=seconds, contained_update=contained)
         _clean_up()
     return 0
+
+
+def _enter_directory(request: StageRequest) -> StageRequest:
+    """Go where the plan wants the script to run; a script's path is then meant from there."""
+    plan = request.plan
+    if plan.working_directory is None:
+        return request
+    target = plan.target
+    if target.mode != "module":
+        target = replace(target, path=os.path.relpath(target.path, plan.working_directory))
+    os.chdir(plan.working_directory)
+    os.environ["PWD"] = plan.working_directory
+    return replace(request, plan=replace(plan, target=target))
 
 
 class Recording:

@@ -11,18 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nanprobe.plan import ScalerSettings
 from nanprobe.precision.outside_amp import OutsideScaler
 from nanprobe.records import StageName
 from probe.sessions import watch
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.booleans(), max_size=30), st.integers(1, 4), st.sampled_from([1.0, 2.0**16, 2.0**126]))
-def test_the_scale_moves_as_grad_scalers_does(overflows: list[bool], interval: int, init_scale: float) -> None:
+@given(
+    st.lists(st.booleans(), max_size=30),
+    st.integers(1, 4),
+    st.sampled_from([1.0, 2.0**16, 2.0**126]),
+    st.sampled_from([(2.0, 0.5), (4.0, 0.5), (1.5, 0.75)]),
+)
+def test_the_scale_moves_as_grad_scalers_does(
+    overflows: list[bool], interval: int, init_scale: float, factors: tuple[float, float]
+) -> None:
     w = torch.zeros(1, requires_grad=True)
     opt = torch.optim.SGD([w], lr=0.0)
-    theirs = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=interval)
-    ours = OutsideScaler(init_scale, interval)
+    chosen = ScalerSettings(init_scale, *factors, interval)
+    theirs = torch.amp.GradScaler("cpu", **chosen.given())
+    ours = OutsideScaler(chosen)
     for overflow in overflows:
         w.grad = torch.full_like(w, math.inf if overflow else 0.0)
         theirs.scale(torch.zeros(()))
@@ -30,13 +39,13 @@ def test_the_scale_moves_as_grad_scalers_does(overflows: list[bool], interval: i
         theirs.update()
         ours.after_backward([], [math.inf if overflow else 0.0])
         ours.end_step()
-        assert ours.scale == theirs.get_scale()
+        assert ours.scale == pytest.approx(theirs.get_scale(), rel=1e-5)  # theirs is an FP32 number
 
 
 def test_an_fp16_loss_is_scaled_as_grad_scaler_does() -> None:
     loss = torch.tensor(2.0, dtype=torch.float16)
     expected = torch.amp.GradScaler("cpu", init_scale=65536.0).scale(loss)
-    got = OutsideScaler(65536.0, None).scaled(loss)
+    got = OutsideScaler(ScalerSettings(65536.0)).scaled(loss)
     assert got.dtype == expected.dtype
     assert got == expected
 

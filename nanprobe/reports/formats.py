@@ -14,10 +14,11 @@ class ReportFormat(str, Enum):
 
     TERMINAL = "terminal"
     JSON = "json"
+    MARKDOWN = "markdown"
 
 
 def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False) -> Report:
-    """The renderer of a format. Width (columns), colour and `show_all` (healthy layers too) concern the terminal only.
+    """The renderer of a format. Width (columns) and colour concern the terminal only, `show_all` also Markdown.
 
     Imports each renderer late, so that `--format json` does not wait for rich.
     """
@@ -29,4 +30,8 @@ def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, sho
         from nanprobe.reports.json_report import JsonReport
 
         return JsonReport()
+    if form is ReportFormat.MARKDOWN:
+        from nanprobe.reports.markdown import MarkdownReport
+
+        return MarkdownReport(show_all=show_all)
     assert_never(form)

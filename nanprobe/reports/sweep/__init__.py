@@ -23,7 +23,7 @@ class SweepReport(Protocol):
 def make_sweep_report(
     form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False
 ) -> SweepReport:
-    """The renderer of a format. Width (columns), colour and `show_all` (every layer) concern the terminal only."""
+    """The renderer of a format. Width (columns) and colour concern the terminal only, `show_all` also Markdown."""
     if form is ReportFormat.TERMINAL:
         from nanprobe.reports.sweep.terminal import SweepTerminalReport
 
@@ -32,4 +32,8 @@ def make_sweep_report(
         from nanprobe.reports.sweep.document import SweepJsonReport
 
         return SweepJsonReport()
+    if form is ReportFormat.MARKDOWN:
+        from nanprobe.reports.sweep.markdown import SweepMarkdownReport
+
+        return SweepMarkdownReport(show_all=show_all)
     assert_never(form)

@@ -26,17 +26,19 @@ def draw_layer_windows(canvas: Canvas, result: SweepResult, show_all: bool) -> N
     window = result.window
     if window is None or not result.layers:
         return
-    rows = sorted(result.layers, key=lambda row: _width(row, window))
+    rows = sort_layers(result, window)
     shown = rows if show_all else rows[:SHOWN]
     names = {id(row): clean(show_layer(row.layer)) for row in shown}
-    cells = {id(row): _cells(row.window) for row in shown}
-    widths = [max(map(len, column)) for column in zip(_TITLES, _cells(window), *cells.values(), strict=True)]
+    cells = {id(row): list_cells(row.window) for row in shown}
+    widths = [max(map(len, column)) for column in zip(_TITLES, list_cells(window), *cells.values(), strict=True)]
     room = canvas.width - INDENT - GAP - BAR_GAP - len(SCALE_EXPONENTS) - sum(widths) - GAP * (len(widths) - 1)
     name_width = max(len(ALL_LAYERS), min(room, max(map(len, names.values()))))
     canvas.heading("LAYERS")
     axis = pad(_draw_axis(), len(SCALE_EXPONENTS) + BAR_GAP)
     canvas.line(" " * (INDENT + name_width + GAP), (axis + _join(_TITLES, widths), "dim"))
-    _draw_row(canvas, (pad(ALL_LAYERS, name_width), "bold"), _draw_bar(window, window), _join(_cells(window), widths))
+    _draw_row(
+        canvas, (pad(ALL_LAYERS, name_width), "bold"), _draw_bar(window, window), _join(list_cells(window), widths)
+    )
     for row in shown:
         name = pad(shorten_middle(names[id(row)], name_width), name_width)
         _draw_row(canvas, name, _draw_bar(row.window, window), _join(cells[id(row)], widths))
@@ -50,15 +52,20 @@ def draw_layer_windows(canvas: Canvas, result: SweepResult, show_all: bool) -> N
 _TITLES = ("from", "to", "bits")
 
 
-def _cells(window: Window) -> tuple[str, str, str]:
+def list_cells(window: Window) -> tuple[str, str, str]:
+    """Lowest safe scale, highest, and the bits between them."""
     bits = window.bits
     low = "> 2^32" if window.lowest_scale is None else show_power(window.lowest_scale)
     high = "< 2^0" if window.highest_scale is None else show_power(window.highest_scale)
     return low, high, "none" if not window.is_safe else NOT_MEASURED if bits is None else str(bits)
 
 
+def sort_layers(result: SweepResult, window: Window) -> list[LayerWindow]:
+    """Those that set an edge first, then the narrowest."""
+    return sorted(result.layers, key=lambda row: _width(row, window))
+
+
 def _width(row: LayerWindow, window: Window) -> tuple[bool, float, str]:
-    """Sorts those that set an edge first, then the narrowest."""
     sets_edge = row.layer in (window.low_set_by, window.high_set_by)
     bits = row.window.bits
     return (not sets_edge, -math.inf if bits is None else bits, row.layer)

@@ -24,14 +24,14 @@ def draw_real_runs(canvas: Canvas, runs: Sequence[RealRun], show_all: bool = Fal
     if not runs:
         return
     canvas.heading("REAL RUNS, SIDE BY SIDE")
-    every = _list_elements(runs)
-    shown = every if show_all else _choose(runs, every)
-    column = max(len(cell) for _, cells in _list_rows(runs, shown) for cell in cells)
+    every = list_elements(runs)
+    shown = every if show_all else choose_elements(runs, every)
+    column = max(len(cell) for _, cells in list_rows(runs, shown) for cell in cells)
     fitting = max(1, (canvas.width - INDENT - LABEL_WIDTH) // (column + GAP))
     for start in range(0, len(runs), fitting):
         if start:
             canvas.blank()
-        for label, cells in _list_rows(runs[start : start + fitting], shown):
+        for label, cells in list_rows(runs[start : start + fitting], shown):
             line = "".join(" " * GAP + pad(cell, column, right=True) for cell in cells)
             style = "bold" if label == "loss scale" else "dim" if not cells else ""
             canvas.line(" " * INDENT, (pad(label, LABEL_WIDTH), "dim"), (line, style))
@@ -43,11 +43,12 @@ def draw_real_runs(canvas: Canvas, runs: Sequence[RealRun], show_all: bool = Fal
             canvas.paragraph(told, lead=[("▲ ", "yellow")], indent=INDENT)
 
 
-def _list_elements(runs: Sequence[RealRun]) -> list[Element]:
+def list_elements(runs: Sequence[RealRun]) -> list[Element]:
+    """Every element whose updates were written down in some run."""
     return list(dict.fromkeys((u.parameter, u.index, u.step) for run in runs for u in run.updates))
 
 
-def _choose(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Element]:
+def choose_elements(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Element]:
     """A few elements of the first step, those first that move at one scale and not at another."""
     first = min((step for _, _, step in elements), default=0)
 
@@ -59,7 +60,9 @@ def _choose(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Elemen
     return [element for element in elements if element in chosen]
 
 
-def _list_rows(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Row]:
+def list_rows(runs: Sequence[RealRun], elements: Sequence[Element]) -> list[Row]:
+    """A label and a cell for each run; an element's own line has no cells."""
+
     def across(show: Callable[[RealRun], str]) -> list[str]:
         return [show(run) for run in runs]
 

@@ -22,18 +22,21 @@ def draw_script_scaler(canvas: Canvas, result: SweepResult) -> None:
     if scaler is None or not scaler.scales:
         return
     canvas.heading("YOUR GRADSCALER" if scaler.as_written else "GRADSCALER PUT AROUND THE SCRIPT")
+    canvas.rows(list_scaler(scaler))
+
+
+def list_scaler(scaler: ScalerHistory) -> list[tuple[str, str]]:
+    """Its settings, the scale by step, the skipped steps, the share that counted."""
     policy = scaler.policy
     settings = f"init_scale {show_power(policy.init_scale)}, growth_interval {policy.growth_interval:,}"
     settings += f", ×{policy.growth_factor:g} and ×{policy.backoff_factor:g}"
     share = f"{scaler.skipped_steps:,} of {count_noun(len(scaler.skipped), 'step')}"
-    canvas.rows(
-        [
-            ("settings", settings),
-            ("scale by step", _describe_stretches(scaler)),
-            ("skipped", share),
-            ("effective steps", show_percent(scaler.effective_step_fraction)),
-        ]
-    )
+    return [
+        ("settings", settings),
+        ("scale by step", _describe_stretches(scaler)),
+        ("skipped", share),
+        ("effective steps", show_percent(scaler.effective_step_fraction)),
+    ]
 
 
 def _describe_stretches(scaler: ScalerHistory) -> str:
@@ -68,17 +71,28 @@ def draw_policies(canvas: Canvas, result: SweepResult) -> None:
     if canvas.width >= WIDE:
         titles.insert(1, "START")
         titles.insert(2, "INTERVAL")
-    _draw_table(canvas, titles, [_cells(outcome) for outcome in result.policies])
+    _draw_table(canvas, titles, [list_cells(outcome) for outcome in result.policies])
+    canvas.paragraph((explain_bootstrap(result), "dim"), indent=INDENT)
+    for told in list_stopped(result):
+        canvas.paragraph(told, lead=[("▲ ", "yellow")], indent=INDENT)
+
+
+def explain_bootstrap(result: SweepResult) -> str:
+    """How the recorded steps became many."""
     resamples, block = result.bootstrap.get("resamples", 0), result.bootstrap.get("block_length", 0)
-    text = (
+    return (
         f"steps drawn from the recorded ones in blocks of {block}, {resamples} times over, seed {result.run.seed}: "
         "mean, and lowest to highest where they differ; true as far as later steps are like these"
     )
-    canvas.paragraph((text, "dim"), indent=INDENT)
-    for outcome in result.policies:
-        if outcome.stopped:
-            told = f"{outcome.policy.name} ends the training with an error: the scale cannot go lower"
-            canvas.paragraph(told, lead=[("▲ ", "yellow")], indent=INDENT)
+
+
+def list_stopped(result: SweepResult) -> list[str]:
+    """The scalers that give up."""
+    return [
+        f"{outcome.policy.name} ends the training with an error: the scale cannot go lower"
+        for outcome in result.policies
+        if outcome.stopped
+    ]
 
 
 def draw_intervals(canvas: Canvas, result: SweepResult) -> None:
@@ -89,11 +103,12 @@ def draw_intervals(canvas: Canvas, result: SweepResult) -> None:
     rows = []
     for outcome in result.growth_intervals:
         advised = outcome.policy.growth_interval == result.advice.growth_interval
-        rows.append(_cells(outcome) | {"INTERVAL": f"{'▶ ' if advised else ''}{outcome.policy.growth_interval:,}"})
+        rows.append(list_cells(outcome) | {"INTERVAL": f"{'▶ ' if advised else ''}{outcome.policy.growth_interval:,}"})
     _draw_table(canvas, ["INTERVAL", "SKIPPED", "EFFECTIVE", "FLUSHED", "LOWEST", "HIGHEST"], rows)
 
 
-def _cells(outcome: PolicyOutcome) -> dict[str, str]:
+def list_cells(outcome: PolicyOutcome) -> dict[str, str]:
+    """What a scaler does, by the title of the column."""
     flushed = outcome.flushed_fraction
     return {
         "SCALER": shorten_middle(clean(outcome.policy.name), NAME_WIDTH),

@@ -14,7 +14,7 @@ from nanprobe.reports.numbers import count_noun, show_number, show_percent, show
 from nanprobe.reports.sweep.layers import draw_layer_windows
 from nanprobe.reports.sweep.runs import draw_real_runs
 from nanprobe.reports.sweep.scalers import draw_intervals, draw_policies, draw_script_scaler
-from nanprobe.reports.terminal.canvas import Canvas
+from nanprobe.reports.terminal.canvas import Canvas, Part
 from nanprobe.reports.terminal.closing import shorten_home
 from nanprobe.reports.terminal.header import NOTICES, show_command, show_target
 
@@ -61,27 +61,50 @@ def _draw_header(canvas: Canvas, result: SweepResult) -> None:
 
 def _draw_answer(canvas: Canvas, result: SweepResult) -> None:
     """The window in one line, or why there is none."""
-    window, name = result.window, show_format(format_named(result.number_format))
-    if window is None:
-        canvas.rule(("? ", "bold yellow"), ("COULD NOT TELL", "bold yellow"), style="yellow")
-    elif (conflict := find_conflict(window)) is not None:
-        canvas.rule(("✖ ", "bold red"), ("NO SAFE LOSS SCALE", "bold red"), "  ", (name, "bold"), style="red")
-        canvas.paragraph((f"no safe scale: {conflict.describe()}", "bold"))
-        return
-    else:
-        failing = result.status is Status.FAILING
-        sign, color = ("✖ ", "red") if failing else ("✔ ", "green")
-        title = f"SAFE LOSS SCALES  {show_power(window.lowest_scale)} to {show_power(window.highest_scale)}"
-        canvas.rule((sign, f"bold {color}"), (title, f"bold {color}"), "  ", (name, "bold"), style=color)
-        safe = f"{show_scale(window.lowest_scale)} to {show_scale(window.highest_scale)}"
-        steps = "the one recorded step" if result.run.steps == 1 else f"all {result.run.steps:,} recorded steps"
-        canvas.paragraph((f"Every loss scale from {safe} is safe in {steps}.", "bold"))
-    for reason in result.reasons:
+    answer = describe_answer(result)
+    name = "" if result.window is None else show_format(format_named(result.number_format))
+    title: list[Part] = [(f"{answer.sign} ", f"bold {answer.color}"), (answer.title, f"bold {answer.color}")]
+    if name:
+        title += ["  ", (name, "bold")]
+    canvas.rule(*title, style=answer.color)
+    if answer.text:
+        canvas.paragraph((answer.text, "bold"))
+    for reason in answer.reasons:
         canvas.paragraph(reason, lead=["• "], indent=2)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first thing a report says."""
+
+    sign: str
+    color: str
+    title: str  # in capitals
+    text: str  # one sentence; empty where there is nothing to add
+    reasons: tuple[str, ...] = ()
+
+
+def describe_answer(result: SweepResult) -> Answer:
+    """The window in one line, or why there is none."""
+    window = result.window
+    if window is None:
+        return Answer("?", "yellow", "COULD NOT TELL", "", result.reasons)
+    if (conflict := find_conflict(window)) is not None:
+        return Answer("✖", "red", "NO SAFE LOSS SCALE", f"no safe scale: {conflict.describe()}")
+    sign, color = ("✖", "red") if result.status is Status.FAILING else ("✔", "green")
+    title = f"SAFE LOSS SCALES  {show_power(window.lowest_scale)} to {show_power(window.highest_scale)}"
+    safe = f"{show_scale(window.lowest_scale)} to {show_scale(window.highest_scale)}"
+    steps = "the one recorded step" if result.run.steps == 1 else f"all {result.run.steps:,} recorded steps"
+    return Answer(sign, color, title, f"Every loss scale from {safe} is safe in {steps}.", result.reasons)
+
+
 def _draw_edges(canvas: Canvas, result: SweepResult, window: Window) -> None:
-    """The layers that set the edges, with their numbers, and where the script's own scale lies."""
+    canvas.heading("EDGES")
+    canvas.rows(list_edges(result, window))
+
+
+def list_edges(result: SweepResult, window: Window) -> list[tuple[str, str]]:
+    """What sets each edge, with its numbers, and where the script's own scale lies."""
     rows = [("lower edge", _explain_low(result, window)), ("upper edge", _explain_high(result, window))]
     if result.scaler is not None and result.scaler.scales:
         first, last = result.scaler.scales[0], result.scaler.scales[-1]
@@ -90,8 +113,7 @@ def _draw_edges(canvas: Canvas, result: SweepResult, window: Window) -> None:
         if last != first:
             place += f"; {show_power(last)} in the last step, {_place(last, window)}"
         rows.append((whose, place))
-    canvas.heading("EDGES")
-    canvas.rows(rows)
+    return rows
 
 
 def _explain_low(result: SweepResult, window: Window) -> str:
@@ -132,16 +154,21 @@ def _place(scale: float, window: Window) -> str:
 def _draw_confirmations(canvas: Canvas, confirmations: tuple[Confirmation, ...]) -> None:
     """What the real runs at the edges say."""
     for each in confirmations:
-        edge = "upper" if each.edge == HIGH_EDGE else "lower"
-        told = f"real run at {show_power(each.real.scale)}, the {edge} edge: "
-        told += f"{count_noun(each.real.overflowing_tensors, 'overflowing tensor')}"
-        if each.real.flushed_fraction is not None:
-            predicted = show_percent(each.predicted.flushed_fraction)
-            told += f", {show_percent(each.real.flushed_fraction)} flushed (predicted {predicted})"
-        if each.real.reason is not None:
-            told += f"; it ended early: {each.real.reason}"
         sign = ("✔ ", "green") if each.agrees else ("✖ ", "red")
-        canvas.paragraph(told if each.agrees else f"{told}: not as predicted", lead=[sign], indent=2)
+        canvas.paragraph(describe_confirmation(each), lead=[sign], indent=2)
+
+
+def describe_confirmation(each: Confirmation) -> str:
+    """A real run at an edge, beside what was predicted of it."""
+    edge = "upper" if each.edge == HIGH_EDGE else "lower"
+    told = f"real run at {show_power(each.real.scale)}, the {edge} edge: "
+    told += f"{count_noun(each.real.overflowing_tensors, 'overflowing tensor')}"
+    if each.real.flushed_fraction is not None:
+        predicted = show_percent(each.predicted.flushed_fraction)
+        told += f", {show_percent(each.real.flushed_fraction)} flushed (predicted {predicted})"
+    if each.real.reason is not None:
+        told += f"; it ended early: {each.real.reason}"
+    return told if each.agrees else f"{told}: not as predicted"
 
 
 def _draw_advice(canvas: Canvas, result: SweepResult) -> None:

@@ -12,17 +12,15 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from nanprobe.reports.plain_text import clean
+
+__all__ = ["Canvas", "Part", "clean", "pad", "shorten_middle"]
+
 NARROWEST = 40  # columns; a narrower terminal breaks the lines itself
 WIDEST_PROSE = 100  # longer lines of running text are hard to read
 NARROWEST_PROSE = 16
 HEAD = 4  # cells of a shortened name that its beginning keeps at least
 Part = str | tuple[str, str]  # text, or text and its style
-
-
-def clean(text: str) -> str:
-    """The text on one line, without anything that could move the cursor or change colours."""
-    text = " ".join(text.expandtabs(4).splitlines())
-    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 class Canvas:

@@ -22,12 +22,13 @@ def draw_healthy(canvas: Canvas, diagnosis: Diagnosis, summaries: Sequence[Stage
     stages = count_noun(len(summaries), "stage")
     canvas.paragraph((f"No error found in {count_noun(steps, 'step')} of {stages}.", "bold"))
     for summary in summaries:
-        text = _describe_run(summary)
+        text = describe_run(summary)
         if text:
             canvas.paragraph(text, lead=[(f"{summary.trace.name.value:<6}", "dim")], indent=2)
 
 
-def _describe_run(summary: StageSummary) -> str:
+def describe_run(summary: StageSummary) -> str:
+    """What the loss did, and that the scaler's first skips are harmless; empty when there is nothing to say."""
     losses = [step.loss for step in summary.trace.steps if step.loss is not None]
     text = f"loss {show_number(losses[0])} → {show_number(losses[-1])}" if losses else ""
     if summary.skipped_steps and summary.result is Result.OK:
@@ -46,7 +47,7 @@ def draw_inconclusive(canvas: Canvas, run: RunRecord, diagnosis: Diagnosis) -> N
         canvas.heading(f"THE SCRIPT'S ERROR, IN THE {failed.name.value} STAGE")
         _draw_error(canvas, failed.error)
     canvas.heading("WHAT TO DO")
-    for number, text in enumerate(_list_advice(run), 1):
+    for number, text in enumerate(list_advice(run), 1):
         canvas.paragraph(text, lead=[(f"{number}. ", "bold")], indent=2)
 
 
@@ -68,7 +69,7 @@ def _draw_error(canvas: Canvas, error: ErrorRecord) -> None:
         canvas.paragraph(f"{error.kind}: {error.message}", indent=4)
 
 
-def _list_advice(run: RunRecord) -> list[str]:
+def list_advice(run: RunRecord) -> list[str]:
     """What helps, by how the stages ended."""
     stopped = [stage for stage in run.stages if stage.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)]
     stepless = [stage for stage in run.stages if stage.outcome is Outcome.COMPLETED and not stage.steps]

@@ -18,9 +18,7 @@ SIGNS: dict[Severity, tuple[str, str]] = {
 
 def draw_findings(canvas: Canvas, diagnosis: Diagnosis, show_all: bool) -> None:
     """All findings but the verdict, the gravest first."""
-    rest = [finding for finding in diagnosis.findings if finding is not diagnosis.verdict]
-    order = list(SIGNS)
-    rest.sort(key=lambda finding: order.index(finding.severity))
+    rest = list_rest(diagnosis)
     if not rest:
         return
     canvas.heading("ALSO FOUND")
@@ -32,6 +30,13 @@ def draw_findings(canvas: Canvas, diagnosis: Diagnosis, show_all: bool) -> None:
         canvas.paragraph((show_place(finding), "dim"), indent=2 + len(grade + code))
     if len(rest) > len(shown):
         canvas.line(f"  … and {count_noun(len(rest) - len(shown), 'more finding')}, all in the JSON report")
+
+
+def list_rest(diagnosis: Diagnosis) -> list[Finding]:
+    """All findings but the verdict, the gravest first."""
+    order = list(SIGNS)
+    rest = [finding for finding in diagnosis.findings if finding is not diagnosis.verdict]
+    return sorted(rest, key=lambda finding: order.index(finding.severity))
 
 
 def show_place(finding: Finding) -> str:

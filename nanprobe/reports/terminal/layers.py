@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nanprobe.findings import Diagnosis, Kind, LayerRow, Status
 from nanprobe.records import StageName
@@ -17,27 +18,46 @@ WIDE = 110
 STAGE_ORDER = [name.value for name in StageName]
 
 
-def draw_layers(canvas: Canvas, diagnosis: Diagnosis, show_all: bool) -> None:
-    """Tables of faulty layers by kind, then what to know of the rest; `show_all` has a row for every layer."""
+@dataclass(frozen=True, slots=True)
+class LayerGroups:
+    """The layers by what there is to say of them, the worst first in each group."""
+
+    faulty: dict[str, list[LayerRow]]  # by kind; kinds without a layer are left out
+    struck: list[LayerRow]  # NaN or Inf that began elsewhere
+    healthy: list[LayerRow]
+
+    @property
+    def rest(self) -> dict[str, list[LayerRow]]:
+        """The groups that are shown only where every layer is asked for."""
+        return {n: g for n, g in (("NaN or Inf from elsewhere", self.struck), ("healthy", self.healthy)) if g}
+
+
+def sort_layers(diagnosis: Diagnosis) -> LayerGroups:
+    """Every layer in its group."""
     rows = sorted(diagnosis.layers, key=_severity)
-    if not rows:
-        return
     faulty = {kind.value: [row for row in rows if row.kind is kind] for kind in Kind}
     # In a healthy run, a NaN or Inf was the scaler finding its scale.
     harmless = diagnosis.status is Status.HEALTHY
-    struck = [row for row in rows if row.kind is None and not harmless and any(row.nonfinite_steps.values())]
-    healthy = [row for row in rows if row.kind is None and (harmless or not any(row.nonfinite_steps.values()))]
-    groups = {name: group for name, group in faulty.items() if group}
-    if show_all:
-        rest = {"NaN or Inf from elsewhere": struck, "healthy": healthy}
-        groups |= {name: group for name, group in rest.items() if group}
+    return LayerGroups(
+        faulty={name: group for name, group in faulty.items() if group},
+        struck=[row for row in rows if row.kind is None and not harmless and any(row.nonfinite_steps.values())],
+        healthy=[row for row in rows if row.kind is None and (harmless or not any(row.nonfinite_steps.values()))],
+    )
+
+
+def draw_layers(canvas: Canvas, diagnosis: Diagnosis, show_all: bool) -> None:
+    """Tables of faulty layers by kind, then what to know of the rest; `show_all` has a row for every layer."""
+    if not diagnosis.layers:
+        return
+    layers = sort_layers(diagnosis)
+    groups = layers.faulty | (layers.rest if show_all else {})
     canvas.heading("LAYERS")
     if groups:
         _draw_table(canvas, groups, show_all)
-    if struck and not show_all:
-        canvas.paragraph(_describe_struck(struck), lead=["• "], indent=2)
-    if healthy:
-        canvas.paragraph(describe_healthy(healthy), lead=[("✔ ", "green")], indent=2)
+    if layers.struck and not show_all:
+        canvas.paragraph(describe_struck(layers.struck), lead=["• "], indent=2)
+    if layers.healthy:
+        canvas.paragraph(describe_healthy(layers.healthy), lead=[("✔ ", "green")], indent=2)
 
 
 def describe_healthy(rows: Sequence[LayerRow]) -> str:
@@ -54,7 +74,8 @@ def describe_healthy(rows: Sequence[LayerRow]) -> str:
     return text
 
 
-def _describe_struck(rows: Sequence[LayerRow]) -> str:
+def describe_struck(rows: Sequence[LayerRow]) -> str:
+    """The layers that are not finite because of another one, in one line."""
     most = max(max(row.nonfinite_steps.values()) for row in rows)
     layers = count_noun(len(rows), "layer")
     return f"{layers} with NaN or Inf, in up to {count_noun(most, 'step')}, that did not start there"
@@ -74,7 +95,7 @@ def _draw_table(canvas: Canvas, groups: dict[str, list[LayerRow]], show_all: boo
     rows = [row for group in groups.values() for row in group]
     stages = [name for name in STAGE_ORDER if any(name in row.grad_abs_max for row in rows)]
     wide = canvas.width >= WIDE
-    cells = {id(row): _cells(row, stages, wide) for row in rows}
+    cells = {id(row): list_cells(row, stages, wide) for row in rows}
     above = ["" for _ in stages] + ["", "headroom", "steps with"]
     titles = [*stages, "flushed", "bits", "NaN/Inf"]
     widths = [max(map(len, column)) for column in zip(above, titles, *cells.values(), strict=True)]
@@ -99,7 +120,8 @@ def _join(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "".join(" " * GAP + pad(cell, width, right=True) for cell, width in zip(cells, widths, strict=True))
 
 
-def _cells(row: LayerRow, stages: Sequence[str], wide: bool) -> list[str]:
+def list_cells(row: LayerRow, stages: Sequence[str], wide: bool) -> list[str]:
+    """A layer's largest gradient in each stage, flushed share, headroom in bits, steps that were not finite."""
     gradients = [show_magnitude(row.grad_abs_max.get(stage)) for stage in stages]
     flushed, headroom = show_percent(_worst(row.flushed_fraction)), show_bits(row.headroom_bits).removesuffix(" bits")
     return [*gradients, flushed, headroom, _show_nonfinite(row, wide)]

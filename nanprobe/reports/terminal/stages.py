@@ -32,7 +32,7 @@ def draw_stages(canvas: Canvas, run: RunRecord, summaries: Sequence[StageSummary
     """The table, then a line for each reason."""
     if not summaries:
         return
-    table = [_cells(summary, run.steps, canvas.width >= WIDE) for summary in summaries]
+    table = [list_cells(summary, run.steps, canvas.width >= WIDE) for summary in summaries]
     titles = list(table[0])
     widths = {title: max(len(title), *(len(row[title]) for row in table)) for title in titles}
     for title in DISPENSABLE:
@@ -41,12 +41,14 @@ def draw_stages(canvas: Canvas, run: RunRecord, summaries: Sequence[StageSummary
     canvas.blank()
     canvas.line("  ", ("  ".join(pad(title, widths[title], title in _RIGHT) for title in titles), "dim"))
     for summary, row in zip(summaries, table, strict=True):
-        parts: list[Part] = ["  "]
+        cells: list[Part] = ["  "]
         for title in titles:
             style = SIGNS[summary.result][1] if title == "RESULT" else "bold" if title == "STAGE" else ""
-            parts += [(pad(row[title], widths[title], title in _RIGHT), style), "  "]
-        canvas.line(*parts)
-    _draw_reasons(canvas, summaries)
+            cells += [(pad(row[title], widths[title], title in _RIGHT), style), "  "]
+        canvas.line(*cells)
+    for lead, text, style in list_reasons(summaries):
+        parts: list[Part] = [(f"{lead}: {text}", style)] if lead == PUT_AROUND else [(f"{lead}: ", style), text]
+        canvas.paragraph(*parts, indent=2)
 
 
 def name_stage(summary: StageSummary) -> str:
@@ -56,7 +58,8 @@ def name_stage(summary: StageSummary) -> str:
     return name.value if usual else f"{name.value} ({_DTYPES.get(dtype, dtype)})"
 
 
-def _cells(summary: StageSummary, asked: int, wide: bool) -> dict[str, str]:
+def list_cells(summary: StageSummary, asked: int, wide: bool) -> dict[str, str]:
+    """A stage's cells by the title of their column."""
     trace = summary.trace
     ran = summary.result is not Result.SKIPPED
     scaled = any(step.loss_scale is not None for step in trace.steps)
@@ -90,25 +93,28 @@ def _show_change(values: Sequence[float | None]) -> str:
     return first if first == last else f"{first} → {last}"
 
 
-def _draw_reasons(canvas: Canvas, summaries: Sequence[StageSummary]) -> None:
-    """Why a stage did not go through, and how it was run; stages with one reason in common share a line."""
+def list_reasons(summaries: Sequence[StageSummary]) -> list[tuple[str, str, str]]:
+    """Why a stage did not go through, and how it was run: lead, text and the lead's style.
+
+    Stages with one reason in common share a line.
+    """
     reasons: dict[tuple[str, Result], list[str]] = {}
     for summary in summaries:
         if summary.trace.reason:
             reasons.setdefault((_explain(summary), summary.result), []).append(summary.trace.name.value)
-    for (reason, result), names in reasons.items():
-        canvas.paragraph((f"{', '.join(names)} {result.value}: ", SIGNS[result][1]), reason, indent=2)
+    told = [
+        (f"{', '.join(names)} {result.value}", reason, SIGNS[result][1]) for (reason, result), names in reasons.items()
+    ]
     for summary in summaries:
         step = summary.trace.contained_update
         if step is not None:
             text = (
                 f"the update of step {step} made weights non-finite; they were put back, and later updates ran in FP32"
             )
-            canvas.paragraph((f"{summary.trace.name.value}: ", "yellow"), text, indent=2)
+            told.append((summary.trace.name.value, text, "yellow"))
     if any(_run_as(summary) == PUT_AROUND for summary in summaries if summary.steps):
-        canvas.paragraph(
-            (f"{PUT_AROUND}: the script does not use this precision itself, nanprobe added it", "dim"), indent=2
-        )
+        told.append((PUT_AROUND, "the script does not use this precision itself, nanprobe added it", "dim"))
+    return told
 
 
 def _explain(summary: StageSummary) -> str:

@@ -36,7 +36,7 @@ def draw_verdict(canvas: Canvas, run: RunRecord, verdict: Finding) -> None:
     if verdict.source is not None:
         draw_source(canvas, verdict.source)
     canvas.rows(list_places(verdict))
-    evidence = list_evidence(verdict, _dtype_of(run, verdict))
+    evidence = list_evidence(verdict, dtype_of(run, verdict))
     if evidence:
         canvas.heading("EVIDENCE")
         canvas.rows(evidence)
@@ -94,7 +94,8 @@ def draw_remedies(canvas: Canvas, remedies: tuple[Remedy, ...]) -> None:
             canvas.paragraph((f"{sign} tried{over}: {came}", style), indent=5)
 
 
-def _dtype_of(run: RunRecord, finding: Finding) -> str:
+def dtype_of(run: RunRecord, finding: Finding) -> str:
+    """The format the finding's stage computed in."""
     return next((stage.dtype for stage in run.stages if stage.name is finding.stage), "float16")
 
 

@@ -58,6 +58,34 @@ class BatchPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainValue:
+    """A tensor on the way from an origin to its symptom, beside its re-check; counts of elements."""
+
+    dtype: str
+    numel: int
+    nan_count: int
+    inf_count: int
+    abs_max: float | None  # largest finite magnitude; None when it was not measured
+    recheck_nonfinite: int | None = None  # None when there was no re-check
+    recheck_abs_max: float | None = None
+    flushed_fraction: float = 0.0  # of the elements that are not 0 in the re-check
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """A stop on the way from where a fault began to where it showed: an operation, or a tensor at either end."""
+
+    op: str | None  # "aten.mul.Tensor"; None for a tensor
+    tensor: str | None  # "batch x", "loss", "gradient of a.weight"; None for an operation
+    module: str | None
+    source: Source | None
+    phase: Phase | None
+    before: ChainValue | None  # the input that carried the fault, at the origin the largest; None for a tensor
+    after: ChainValue | None  # what came out; None when it was not measured
+    skipped: int | None = 0  # operations left out between the link before and this one; None: some, not counted
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was found, with its evidence."""
 
@@ -77,6 +105,7 @@ class Finding:
     why: str = ""
     remedies: tuple[Remedy, ...] = ()
     parameters: tuple[str, ...] = ()  # every parameter it touches
+    chain: tuple[ChainLink, ...] = ()  # from its origin to its symptom; empty where no operation leads there
 
 
 @dataclass(frozen=True, slots=True)

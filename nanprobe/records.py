@@ -156,6 +156,9 @@ class GradRecord:
     lost_norm_fraction: float  # share of the re-check's L2 norm carried by the elements that became 0
     shadow_norm: float | None = None  # L2 norm of the re-check
     relative_error: float | None = None  # ||grad - re-check|| / ||re-check||
+    exponent_offset: int = 0  # the exponents of the re-check (of the gradient, where there is none): bin i holds the
+    #                           finite non-zero elements with 2^(offset+i) <= |g| < 2^(offset+i+1), loss scale in them
+    exponent_counts: tuple[int, ...] = ()  # () when not counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from nanprobe.diagnosis import (
     underflow,
 )
 from nanprobe.diagnosis.causes import nonfinite_origins
+from nanprobe.diagnosis.chain import build_chain
 from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.origins import Origin
 from nanprobe.diagnosis.scaling import scale_habit
@@ -83,7 +84,7 @@ def _explained(scene: Scene, origins: Iterable[Origin]) -> list[Finding]:
     for origin in origins:
         finding = classify.explain(scene, origin)
         if finding is not None:
-            return [finding]
+            return [replace(finding, chain=build_chain(scene, origin, finding))]
     return []
 
 

@@ -13,14 +13,17 @@ from nanprobe.records import DeepStep, ExternalRecord, OpRecord
 
 def explain(scene: Scene, origin: Origin) -> Finding | None:
     """The finding for the preparing operation that made `origin`'s tensor non-finite; None where none is known."""
-    if scene.setup is None or origin.external is None:
-        return None
-    maker = _maker(scene.setup, origin.external)
-    if maker is None:
+    maker = maker_of(scene, origin)
+    if maker is None or scene.setup is None:
         return None
     before = Scene(scene.trace, scene.setup)
     born = Origin(Birth.NAN if any(s.nan_count for s in maker.outputs) else Birth.INF, op=maker)
     return graph.explain(before, born)
+
+
+def maker_of(scene: Scene, origin: Origin) -> OpRecord | None:
+    """The operation before the first step that made `origin`'s tensor non-finite; None where none is known."""
+    return None if scene.setup is None or origin.external is None else _maker(scene.setup, origin.external)
 
 
 def _maker(setup: DeepStep, external: ExternalRecord) -> OpRecord | None:

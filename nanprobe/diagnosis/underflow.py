@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from nanprobe.diagnosis.chain import build_chain
 from nanprobe.diagnosis.compose import at_op, batch_rows, compose
 from nanprobe.diagnosis.names import common_module
 from nanprobe.diagnosis.origins import Birth, Origin, origin_op
@@ -77,7 +79,8 @@ def flushed_gradients(scene: Scene) -> list[Finding]:
         return []  # zeros that an overflow left behind: that finding is the cause
     if origin is not None and _is_noise(scene.trail, origin_op(origin)):
         return []
-    return [_flushed(scene, chosen, origin, base_severity(scene.trace) if heavy else Severity.NOTE)]
+    finding = _flushed(scene, chosen, origin, base_severity(scene.trace) if heavy else Severity.NOTE)
+    return [finding if origin is None else replace(finding, chain=build_chain(scene, origin, finding))]
 
 
 def dead_gradient_origins(scene: Scene) -> tuple[Origin, ...]:

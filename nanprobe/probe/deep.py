@@ -18,6 +18,7 @@ from nanprobe.probe.names import Watched
 from nanprobe.probe.recorder import OpContext, Recorder
 from nanprobe.probe.shadow import ShadowMode
 from nanprobe.probe.sources import SourceFinder
+from nanprobe.probe.spectrum import count_exponents, with_exponents
 from nanprobe.records import DeepStep, GradRecord, UpdateRecord
 
 
@@ -36,6 +37,7 @@ class DeepLook:
         self._recorder = Recorder(context, sources, low_precision, detailed)
         self._mode = ShadowMode(self._recorder, widen_fp32=not low_precision, pause=pause)
         self._grads: dict[str, GradRecord] = {}
+        self._exponents: dict[str, Tensor] = {}
         self._updates: list[UpdateRecord] = []
         self._before: list[tuple[Watched, Tensor, Tensor]] = []
         self._loss_writers: tuple[int, ...] = ()
@@ -89,13 +91,16 @@ class DeepLook:
         self.stop()
         ops = self._recorder.ops()
         externals = self._recorder.externals()
+        grads = tuple(self._grads.values())
+        with self._looking():
+            grads = with_exponents(grads, self._exponents)
         stopped = self._mode.stopped
         self._mode.memory.clear()
         return DeepStep(
             step=step,
             ops=ops,
             externals=externals,
-            grads=tuple(self._grads.values()),
+            grads=grads,
             updates=tuple(self._updates),
             loss_writers=self._loss_writers,
             truncated=stopped,
@@ -125,6 +130,7 @@ class DeepLook:
         shadow = self._mode.memory.read(grad, entry) if entry is not None else None
         stats = meter.stats(grad, self._context.grid(grad), shadow, True)
         writers = entry.writers if entry is not None else ()
+        self._exponents[w.name] = count_exponents(grad if shadow is None else shadow)
         if shadow is None:
             return GradRecord(w.name, stats, writers, 0.0, 0.0)
         return _compare(w.name, stats, writers, grad.detach(), shadow)

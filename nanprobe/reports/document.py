@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
-from nanprobe.findings import BatchPlace, Diagnosis, Finding, LayerRow
+from nanprobe.findings import BatchPlace, ChainLink, Diagnosis, Finding, LayerRow
 from nanprobe.records import RunRecord, Source
 from nanprobe.reports.excerpt import shorten_path
 from nanprobe.reports.stage_summary import StageSummary, summarize_stages
@@ -53,6 +54,20 @@ def build_finding(finding: Finding) -> dict[str, Any]:
         "evidence": finding.evidence,
         "why": finding.why,
         "remedies": [{"text": r.text, "verified": r.verified, "steps": r.steps} for r in finding.remedies],
+        "chain": [_build_link(link) for link in finding.chain],
+    }
+
+
+def _build_link(link: ChainLink) -> dict[str, Any]:
+    return {
+        "op": link.op,
+        "tensor": link.tensor,
+        "module": link.module,
+        "source": None if link.source is None else _build_source(link.source),
+        "phase": link.phase,
+        "before": None if link.before is None else asdict(link.before),
+        "after": None if link.after is None else asdict(link.after),
+        "skipped": link.skipped,
     }
 
 

@@ -13,8 +13,9 @@ from nanprobe.reports.formats import ReportFormat, make_report
 
 FINDING_KEYS = [
     *("code", "kind", "severity", "title", "stage", "step", "phase", "op", "module", "parameter", "source", "batch"),
-    *("evidence", "why", "remedies"),
+    *("evidence", "why", "remedies", "chain"),
 ]
+LINK_KEYS = ["op", "tensor", "module", "source", "phase", "before", "after", "skipped"]
 
 
 def refuse_constant(name):
@@ -34,6 +35,7 @@ def test_the_document_has_exactly_the_keys_of_the_contract(name, tmp_path):
         assert finding["source"] is None or list(finding["source"]) == ["file", "line", "code"]
         assert finding["batch"] is None or list(finding["batch"]) == ["index", "rows", "dataset_indices", "columns"]
         assert all(list(remedy) == ["text", "verified", "steps"] for remedy in finding["remedies"])
+        assert all(list(link) == LINK_KEYS for link in finding["chain"])
     assert document["verdict"] == (document["findings"][0] if document["findings"] else None)
 
 

@@ -17,6 +17,8 @@ MAX_NONFINITE_STEPS = 8
 ENOUGH_STEPS = 4  # where few steps stand out, so many are looked at: our choice, each costs several plain steps
 # A run of good steps this long sets the next bad one apart from calibration: our choice, as in `scaling`.
 GOOD_RUN = 3
+# Steps back from the first loss that is not finite: four looks tell how fast it came. Our choice.
+APPROACH = (1, 2, 4, 8)
 
 # Half of a gradient's norm, or of the updates: what may become an error is looked at closely.
 _SUSPICIOUS = 0.5
@@ -65,6 +67,7 @@ def steps_to_rerun(trace: StageTrace, reference: StageTrace | None = None) -> tu
     """
     signs = symptoms(trace)
     wanted = _suspicious(trace) | _poisoned(signs) | _nonfinite(trace, signs) | _unfinished(trace)
+    wanted |= _approach(trace, signs)
     wanted |= _dead(trace, dead_gradients(trace, reference)) | set(still_weights(trace))
     if _came_in_nonfinite(trace):
         wanted.add(SETUP_STEP)
@@ -149,6 +152,18 @@ def _nonfinite(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
     while rest and len(chosen) < min(ENOUGH_STEPS, len(bad)):
         chosen.append(rest.pop(len(rest) // 2))
     return set(chosen)
+
+
+def _approach(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
+    """In low precision, steps before the first loss that is not finite: what overflowed there may have grown.
+
+    No step but the deep ones tells how large an activation was. A raw stage put around the script is left alone.
+    """
+    if trace.name is StageName.FP32 or (trace.name is StageName.FP16 and not trace.as_written):
+        return set()
+    first = next((s.step for s in signs if s.symptom is Symptom.LOSS), None)
+    known = {s.index for s in trace.steps}
+    return set() if first is None else {first - back for back in APPROACH} & known
 
 
 def _dead(trace: StageTrace, dead: dict[int, frozenset[str]]) -> set[int]:

@@ -112,7 +112,7 @@ class StageRunner:
         self.traces += (trace,)
         self.progress.stage_finished(trace)
         for _ in range(_CLOSER_LOOKS):
-            if not (steps := steps_to_rerun(trace)):
+            if not (steps := steps_to_rerun(trace, self._reference())):
                 break
             trace = self._look_again(request, trace, steps)
             self.traces = (*self.traces[:-1], trace)
@@ -149,6 +149,10 @@ class StageRunner:
         trace = read_stage(running.directory)
         self.progress.stage_finished(trace, label)
         return trace
+
+    def _reference(self) -> StageTrace | None:
+        """The fp32 stage, once it has run."""
+        return next((t for t in self.traces if t.name is StageName.FP32 and t.steps), None)
 
     def _dtype(self, name: StageName) -> str:
         return "float32" if name is StageName.FP32 else self.plan.dtype

@@ -14,6 +14,7 @@ from nanprobe.diagnosis import (
     high_scale,
     labels,
     misuse,
+    moments,
     state,
     swallowed,
     underflow,
@@ -74,6 +75,7 @@ def _of_scene(scene: Scene) -> list[Finding]:
         if not dead:
             found += underflow.flushed_gradients(scene)
     found += swallowed.findings(scene)
+    found += moments.findings(scene)
     found += state.findings(scene)
     outside = labels.out_of_range(scene)
     return [*found, outside] if outside is not None else found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from nanprobe.diagnosis import moments
 from nanprobe.diagnosis.overflow import beyond_format, writes_weights
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.trail import op_is_wrong
@@ -39,6 +40,8 @@ def _overflows(scene: Scene, op: OpRecord) -> bool:
     if op.phase is not Phase.UPDATE or op.node is not None or not op_is_wrong(op):
         return False
     if number_format(op).name == "float32" or any(scene.trail.value(op, record).bad for record in op.inputs):
+        return False
+    if moments.writes_state(scene, op):
         return False
     return scene.trail.reads_gradients(op) and not writes_weights(scene, op)
 

@@ -10,6 +10,11 @@ def module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0]
 
 
+def is_within(parameter: str, module: str) -> bool:
+    """Whether a parameter belongs to a module or to one inside it."""
+    return parameter.startswith(f"{module}.")
+
+
 def common_module(parameters: Iterable[str]) -> str | None:
     """The lowest module that holds all the parameters; None when that is the whole model."""
     paths = [module_of(name).split(".") if module_of(name) else [] for name in parameters]

@@ -25,8 +25,11 @@ def without_noise(run: RunRecord) -> RunRecord:
 def noisy_parameters(run: RunRecord) -> frozenset[str]:
     """Parameters whose FP32 gradient disagreed with FP64 in every deep step of the fp32 stage."""
     fp32 = next((t for t in run.stages if t.name is StageName.FP32), None)
-    if fp32 is None:
-        return frozenset()
+    return noisy_gradients(fp32) if fp32 is not None else frozenset()
+
+
+def noisy_gradients(fp32: StageTrace) -> frozenset[str]:
+    """The same of the fp32 stage alone."""
     grads = [g for deep in fp32.deep_steps for g in deep.grads]
     noisy = {g.name for g in grads if g.stats.abs_max > 0.0 and (g.relative_error is None or g.relative_error > NOISE)}
     clean = {g.name for g in grads if g.relative_error is not None and g.relative_error <= NOISE}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nanprobe.diagnosis.causes import nonfinite_origins
+from nanprobe.diagnosis.onset import dead_gradients, still_weights
 from nanprobe.diagnosis.trail import Trail
 from nanprobe.plan import SETUP_STEP
 from nanprobe.records import DeepStep, ExternalKind, Outcome, StageName, StageTrace, StepRecord
@@ -16,6 +17,8 @@ MAX_NONFINITE_STEPS = 8
 ENOUGH_STEPS = 4  # where few steps stand out, so many are looked at: our choice, each costs several plain steps
 # A run of good steps this long sets the next bad one apart from calibration: our choice, as in `scaling`.
 GOOD_RUN = 3
+# Steps back from the first loss that is not finite: four looks tell how fast it came. Our choice.
+APPROACH = (1, 2, 4, 8)
 
 # Half of a gradient's norm, or of the updates: what may become an error is looked at closely.
 _SUSPICIOUS = 0.5
@@ -28,7 +31,6 @@ class Symptom(str, Enum):
     GRADIENT = "gradient"
     WEIGHT = "weight"
     BUFFER = "buffer"
-    DEAD = "dead"
     RATE = "rate"
     CUT = "cut"
     ERROR = "error"
@@ -58,10 +60,15 @@ def symptoms(trace: StageTrace) -> tuple[Sign, ...]:
     return tuple(signs)
 
 
-def steps_to_rerun(trace: StageTrace) -> tuple[int, ...]:
-    """Steps that need a deep look and have none; empty for a healthy stage."""
+def steps_to_rerun(trace: StageTrace, reference: StageTrace | None = None) -> tuple[int, ...]:
+    """Steps that need a deep look and have none; empty for a healthy stage.
+
+    `reference` is the run's fp32 stage: a gradient that is 0 there too is no symptom.
+    """
     signs = symptoms(trace)
-    wanted = _suspicious(trace) | _poisoned(signs) | _nonfinite(trace, signs) | _dead(trace, signs) | _unfinished(trace)
+    wanted = _suspicious(trace) | _poisoned(signs) | _nonfinite(trace, signs) | _unfinished(trace)
+    wanted |= _approach(trace, signs)
+    wanted |= _dead(trace, dead_gradients(trace, reference)) | set(still_weights(trace))
     if _came_in_nonfinite(trace):
         wanted.add(SETUP_STEP)
     return tuple(sorted(wanted - {deep.step for deep in trace.deep_steps if not deep.coarse}))
@@ -112,9 +119,6 @@ def _of_step(trace: StageTrace, step: StepRecord) -> list[Sign]:
         signs.append(Sign(Symptom.BUFFER, step.index, step.nonfinite_buffers))
     if step.nonfinite_settings or any(not math.isfinite(rate) for rate in step.learning_rates):
         signs.append(Sign(Symptom.RATE, step.index))
-    dead = tuple(p.name for p, g in zip(trace.parameters, step.grad_abs_max, strict=False) if g == 0.0)
-    if dead and trace.name is not StageName.FP32:
-        signs.append(Sign(Symptom.DEAD, step.index, dead))
     return signs
 
 
@@ -150,19 +154,30 @@ def _nonfinite(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
     return set(chosen)
 
 
-def _dead(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
-    """In low precision, the step in which the most gradients are exactly 0 that once were not."""
-    alive = {
-        p.name
-        for k, p in enumerate(trace.parameters)
-        for s in trace.steps
-        if k < len(s.grad_abs_max) and (s.grad_abs_max[k] or 0.0) > 0.0
-    }
-    dead = [(len(alive & set(s.names)), -s.step) for s in signs if s.symptom is Symptom.DEAD]
-    looked_at = {deep.step for deep in trace.deep_steps}
-    worst = max(dead, default=(0, 0))
-    seen = max((n for n, step in dead if -step in looked_at), default=0)
-    return {-worst[1]} if worst[0] > seen else set()
+def _approach(trace: StageTrace, signs: tuple[Sign, ...]) -> set[int]:
+    """In low precision, steps before the first loss that is not finite: what overflowed there may have grown.
+
+    No step but the deep ones tells how large an activation was. A raw stage put around the script is left alone.
+    """
+    if trace.name is StageName.FP32 or (trace.name is StageName.FP16 and not trace.as_written):
+        return set()
+    first = next((s.step for s in signs if s.symptom is Symptom.LOSS), None)
+    known = {s.index for s in trace.steps}
+    return set() if first is None else {first - back for back in APPROACH} & known
+
+
+def _dead(trace: StageTrace, dead: dict[int, frozenset[str]]) -> set[int]:
+    """The first step with a dead gradient, and the first with the most of them.
+
+    A stage put around the script only says what would go wrong: there one look at the most of them is enough.
+    """
+    if not dead:
+        return set()
+    most = min(dead, key=lambda step: (-len(dead[step]), step))
+    if trace.name is StageName.FP16 and not trace.as_written:
+        looked_at = [dead.get(deep.step, frozenset()) for deep in trace.deep_steps]
+        return {most} if len(dead[most]) > max(map(len, looked_at), default=0) else set()
+    return {min(dead), most}
 
 
 def _unfinished(trace: StageTrace) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nanprobe.diagnosis.examine import findings_of
+from nanprobe.diagnosis.first_warning import with_first_warning
 from nanprobe.diagnosis.layers import layer_rows
 from nanprobe.diagnosis.noise import without_noise
 from nanprobe.diagnosis.proportion import scale_in_backward
@@ -41,6 +42,7 @@ def diagnose(run: RunRecord) -> Diagnosis:
     verdict = _root_cause(errors)
     reasons = _inconclusive(run, [f for _, f in found])
     if verdict is not None:
+        verdict = with_first_warning(verdict, next(t for t in run.stages if t.name is verdict.stage))
         verdict = _with_exception(verdict, run)
         status = Status.FAILING
     else:

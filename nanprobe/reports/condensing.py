@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nanprobe.reports.numbers import show_number
+from nanprobe.reports.numbers import count_noun, show_number
 
 Row = tuple[str, str]
 
@@ -19,6 +19,15 @@ def take_operation_rows(evidence: dict[str, Any], low: str, high: str) -> list[R
     if evidence.get("dtype") is not None and name_format(str(evidence["dtype"])) == low:
         del evidence["dtype"]  # the labels name it
     return rows
+
+
+def take_warning_row(evidence: dict[str, Any]) -> list[Row]:
+    """When the cause could first be seen, and how long before; what could be seen is told in the finding's words."""
+    step, earlier = evidence.pop("first_warning_step", None), evidence.pop("first_warning_steps_earlier", None)
+    evidence.pop("first_warning", None)
+    if step is None or earlier is None:
+        return []
+    return [("first warning", f"step {show_number(step)}, {count_noun(int(earlier), 'step')} earlier")]
 
 
 def name_format(dtype: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from nanprobe.findings import Finding
-from nanprobe.reports.condensing import name_format, take_operation_rows
+from nanprobe.reports.condensing import name_format, take_operation_rows, take_warning_row
 from nanprobe.reports.numbers import show_bits, show_number, show_percent, show_scale, show_seconds
 
 SHOWN = 8  # items of a list
@@ -108,17 +108,17 @@ _SPELLINGS = {"fp16": "FP16", "fp32": "FP32", "fp64": "FP64", "bf16": "BF16", "n
 def list_evidence(finding: Finding, dtype: str) -> list[tuple[str, str]]:
     """Label and value of everything measured; `dtype` is the format the finding's stage computed in.
 
-    An operation's own numbers come first, then the rest in the finding's order. A key without a label is shown in
-    words; what is None was not measured, and has no row.
+    An operation's own numbers come first, then the rest in the finding's order, and the first warning last. A key
+    without a label is shown in words; what is None was not measured, and has no row.
     """
     evidence = {key: value for key, value in finding.evidence.items() if value is not None}
     low = name_format(str(evidence.get("dtype", dtype)))
     high = "FP64" if dtype == "float32" else "FP32"
-    rows = take_operation_rows(evidence, low, high)
+    rows, warning = take_operation_rows(evidence, low, high), take_warning_row(evidence)
     for key, value in evidence.items():
         label, unit = EVIDENCE_LABELS.get(key, (None, _guess_unit(key)))
         rows.append((label.format(low=low, high=high) if label else humanize(key), show_value(value, unit)))
-    return rows
+    return rows + warning
 
 
 def humanize(key: str) -> str:

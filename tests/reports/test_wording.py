@@ -217,3 +217,11 @@ def test_how_a_stage_went():
     assert judge(replace(good, outcome=Outcome.CRASHED)) is Result.CRASHED
     assert judge(replace(good, outcome=Outcome.TIMEOUT)) is Result.TIMED_OUT
     assert judge(replace(good, outcome=Outcome.SKIPPED)) is Result.SKIPPED
+
+
+def test_the_first_warning_is_one_row_at_the_end():
+    told = {"first_warning_step": 5, "first_warning": "the gradient of w had 1.6 bits of headroom left"}
+    rows = evidence(first_warning_steps_earlier=7, **told, limit=65504.0)
+    assert rows == [("FP16 limit", "65,504"), ("first warning", "step 5, 7 steps earlier")]
+    assert evidence(first_warning_steps_earlier=1, **told) == [("first warning", "step 5, 1 step earlier")]
+    assert evidence(limit=65504.0) == [("FP16 limit", "65,504")]

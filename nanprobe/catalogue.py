@@ -552,8 +552,8 @@ _GRAPH = (
     _graph(
         "NP406",
         "a standard deviation",
-        "The unbiased variance of one element divides by 0; the derivative of std divides "
-        "by std, 0 for a constant input.",
+        "The unbiased variance of one element divides by 0; a normalisation by std, and the derivative of std, divide "
+        "by std, which is 0 for a constant input.",
         "Skip the normalisation for fewer than 2 elements, or use `std(unbiased=False)` with eps under the root.",
     ),
     _graph(
@@ -575,7 +575,7 @@ _GRAPH = (
         "an inverse function",
         "The derivative of acos and asin is Inf at ±1 (of atanh and logit the value is too).",
         "Clamp inside the domain: `x.clamp(-1 + 1e-6, 1 - 1e-6)`; a clamp to exactly ±1 is not enough.",
-        "For angles use `torch.atan2(sin, cos)`.",
+        "An angle is better had from `torch.atan2(sin, cos)` than from acos or asin.",
     ),
     _graph(
         "NP410",
@@ -598,7 +598,7 @@ _GRAPH = (
     _graph(
         "NP413",
         "a normalisation layer",
-        "The variance of a batch of one element is 0/0 or exactly 0.",
+        "The variance of one element is 0/0 or exactly 0, and so is that of equal elements.",
         "Drop the last incomplete batch (`drop_last=True`), or use LayerNorm/GroupNorm.",
     ),
     _graph(
@@ -613,7 +613,7 @@ _GRAPH = (
         "The derivative of eigenvectors and singular vectors divides by the difference of "
         "eigenvalues; two equal ones (or a singular matrix) give Inf or NaN.",
         "Add a small multiple of the identity, or noise, to the matrix; or detach the vectors.",
-        "Use a loss that depends on singular values only.",
+        "Where the vectors are not needed, use a loss that depends on eigenvalues or singular values only.",
     ),
     _graph(
         "NP416",

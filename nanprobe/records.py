@@ -128,6 +128,7 @@ class OpRecord:
     columns: tuple[int, ...] = ()  # indices along the last dim (at most 16)
     specimens: tuple[Specimen, ...] = ()  # at most 4
     unshadowed: bool = False  # the re-check could not be computed; the real result was copied
+    distribution: str | None = None  # the module of torch.distributions that ran it, "normal"; None outside them
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,21 @@ def _culprits(trail: Trail, roots: list[OpRecord]) -> list[Origin]:
     for root in roots:
         origins = _search_inf(trail, [root])
         guilty = [o for o in origins if not _legal(o, root)]
-        found += guilty or [replace(from_op(root, Birth.INF, (root.index,)), masked=True, precise=False)]
+        found += guilty or [replace(_let_through(trail, origins, root), masked=True, precise=False)]
     return found
+
+
+def _let_through(trail: Trail, origins: list[Origin], root: OpRecord) -> Origin:
+    """Of the operations that handed an Inf on from where it was written on purpose, the one to blame.
+
+    A softmax or logsumexp that had nothing but masked elements; else the last.
+    """
+    for origin in origins:
+        for position, index in enumerate(origin.path):
+            op = trail.ops.get(index)
+            if op is not None and base_name(op.op) in SOFTMAXES:
+                return from_op(op, Birth.INF, origin.path[position:])
+    return from_op(root, Birth.INF, (root.index,))
 
 
 def _search_inf(trail: Trail, roots: list[OpRecord]) -> list[Origin]:

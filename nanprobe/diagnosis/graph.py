@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nanprobe.diagnosis.compose import at_op, batch_rows
-from nanprobe.diagnosis.graph_table import Domain, domain_of, is_exponential, names
-from nanprobe.diagnosis.origins import Origin, origin_op
+from nanprobe.diagnosis.graph_faults import Fault, fault_of, in_backward
+from nanprobe.diagnosis.graph_table import is_exponential
+from nanprobe.diagnosis.origins import Birth, Origin, origin_op
 from nanprobe.diagnosis.scene import Scene
-from nanprobe.diagnosis.wording import figure, op_label, place_label
-from nanprobe.findings import Finding
-from nanprobe.records import OpRecord, Phase
+from nanprobe.diagnosis.trail import base_name
+from nanprobe.diagnosis.wording import figure, line_of, op_label, place_label
+from nanprobe.findings import Finding, Remedy
+from nanprobe.records import OpRecord
 
 
 def explain(scene: Scene, origin: Origin) -> Finding:
     """The finding for an operation at the edge of its domain."""
     op = origin_op(origin)
-    domain = domain_of(scene.trail, origin)
-    phrase = _phrase(domain, op)
-    return at_op(
+    fault = fault_of(scene.trail, origin)
+    finding = at_op(
         scene,
         op,
-        domain.code,
-        slots={"where": place_label(op), "domain": phrase, "op": op_label(op)},
+        fault.code,
+        slots={"where": place_label(op), "domain": fault.phrase, "op": op_label(op)},
         batch=batch_rows(scene, op),
         evidence={"node": op.node} if op.node else {},
-        why=_sentence(scene, origin, op, phrase),
+        why=_sentence(scene, origin, op, fault.phrase),
     )
+    return with_fix(finding, fault)
 
 
-def _phrase(domain: Domain, op: OpRecord) -> str:
-    template = domain.backward if _in_backward(op) else domain.forward
-    return template.format(name=names(op)[0], value=_offending(op))
-
-
-def _offending(op: OpRecord) -> str:
-    """The input values of the first element that went wrong; the one nearest to 0 first."""
-    if not op.specimens or not op.specimens[0].inputs:
-        return "what it was given"
-    values = [real for real, _ in op.specimens[0].inputs]
-    return figure(values[-1] if names(op)[0] in {"div", "true_divide", "addcdiv"} else values[0])
+def with_fix(finding: Finding, fault: Fault) -> Finding:
+    """The finding with the function's own remedy in the place of its family's first one."""
+    if fault.fix is None:
+        return finding
+    where = f"line {line_of(finding.source)}" if finding.source else "there"
+    own = Remedy(f"{where[0].upper()}{where[1:]} ({fault.phrase}): {fault.fix}.")
+    return replace(finding, remedies=(own, *finding.remedies[1:]))
 
 
 def _sentence(scene: Scene, origin: Origin, op: OpRecord, phrase: str) -> str:
@@ -55,16 +55,16 @@ def _sentence(scene: Scene, origin: Origin, op: OpRecord, phrase: str) -> str:
         parts.append(f"The {higher} re-check fails in the same place: no number format cures it.")
     if origin.masked:
         parts.append("The Inf it was given was written on purpose (a mask).")
-    if _in_backward(op) and _zero_gradient(op):
+    if in_backward(op) and _zero_gradient(op, origin.birth):
         parts.append(
             "The gradient that arrives is 0, so the forward value was masked away; 0 × Inf is NaN all the same."
         )
     return " ".join(parts)
 
 
-def _in_backward(op: OpRecord) -> bool:
-    return op.phase is Phase.BACKWARD or (op.node is not None and op.node.rstrip("0123456789").endswith("Backward"))
-
-
-def _zero_gradient(op: OpRecord) -> bool:
-    return bool(op.specimens and op.specimens[0].inputs and op.specimens[0].inputs[0][0] == 0.0)
+def _zero_gradient(op: OpRecord, birth: Birth) -> bool:
+    """Whether a derivative was multiplied with, or divided into, a gradient of 0."""
+    if birth is not Birth.NAN or base_name(op.op) not in {"mul", "div"}:
+        return False
+    values = [real for real, _ in op.specimens[0].inputs] if op.specimens else []
+    return len(values) > 1 and values[0] == 0.0

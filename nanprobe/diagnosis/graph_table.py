@@ -27,7 +27,7 @@ def _domain(code: str, names: str, forward: str, backward: str) -> Domain:
 # Source: the derivative formulas in PyTorch's derivatives.yaml.
 TABLE = (
     _domain("NP401", "log log2 log10 log1p xlogy special_xlog1py special_xlogy log_ndtr special_log_ndtr special_entr",
-            "{name} of {value}", "the derivative of {name} at 0 is 1/0"),
+            "{name} of {value}", "the derivative of {name} at {value} is 1/0"),
     _domain("NP402", "sqrt rsqrt", "{name} of {value}", "the derivative of {name} at exactly 0 is infinite"),
     _domain("NP403", "pow float_power", "{value} to a power it has no value for",
             "the derivative of a power at exactly 0 is infinite"),
@@ -43,7 +43,7 @@ TABLE = (
             "scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention_math scaled_dot_product_attention",
             "{name} over a row that is -Inf throughout", "{name} over a row that is -Inf throughout has no gradient"),
     _domain("NP409", "acos asin acosh atanh erfinv logit arccos arcsin arctanh special_logit special_erfinv ndtri "
-            "special_ndtri", "{name} of {value}", "the derivative of {name} at the edge of its domain is infinite"),
+            "special_ndtri", "{name} of {value}", "the derivative of {name} at {value} is infinite"),
     _domain("NP410", "atan2 angle hypot arctan2", "{name} at the origin",
             "the derivative of {name} near the origin divides by x² + y², which is 0 or subnormal"),
     _domain("NP411", "exp exp2 expm1 sinh cosh special_expit", "{name} of {value} leaves the range",
@@ -51,9 +51,9 @@ TABLE = (
     _domain("NP412", "binary_cross_entropy", "a probability of {value}", "the derivative at a probability of 0 or 1"),
     _domain("NP413", "native_batch_norm batch_norm cudnn_batch_norm batch_norm_with_update native_batch_norm_legit "
             "instance_norm native_layer_norm native_group_norm native_batch_norm_backward layer_norm group_norm",
-            "{name} of a batch with no variance", "the derivative of {name} of a batch with no variance"),
-    _domain("NP414", "cosine_similarity normalize cosine_embedding_loss", "{name} of a vector of length 0",
-            "the derivative of {name} at a vector of length 0"),
+            "{name} of values with no variance", "the derivative of {name} of values with no variance"),
+    _domain("NP414", "cosine_similarity normalize cosine_embedding_loss", "division by the length of a vector that is "
+            "{value}", "the derivative of {name} at a vector of length 0"),
     _domain("NP415", "svd linalg_svd linalg_svdvals linalg_eigh linalg_eig linalg_eigvals linalg_eigvalsh linalg_qr "
             "linalg_cholesky linalg_cholesky_ex cholesky linalg_inv linalg_inv_ex inverse linalg_det linalg_slogdet "
             "logdet linalg_solve linalg_solve_ex linalg_lu linalg_lu_factor linalg_pinv matrix_exp linalg_lstsq det",
@@ -62,7 +62,8 @@ TABLE = (
     _domain("NP416", "prod cumprod", "{name} of {value}", "the derivative of {name} with a factor of 0 is 0/0"),
     _domain("NP417", "lgamma digamma polygamma mvlgamma igamma igammac special_zeta binomial dirichlet standard_gamma "
             "standard_gamma_grad dirichlet_grad poisson", "{name} of {value}", "the derivative of {name} at {value}"),
-    _domain("NP419", "remainder fmod sin cos tan floor_divide", "{name} of {value}", "the derivative of {name} there"),
+    _domain("NP419", "remainder fmod floor_divide", "{name} by {value}", "the derivative of {name} there"),
+    _domain("NP419", "sin cos tan", "{name} of {value}", "the derivative of {name} there"),
     _domain("NP408", "mul where masked_fill mm bmm addmm baddbmm mv dot matmul nan_to_num index_put masked_select",
             "0 times Inf", "0 times Inf in the gradient"),
     _domain("NP418", "add sub sum mean cumsum rsub", "Inf minus Inf", "Inf minus Inf in the gradient"),
@@ -76,6 +77,10 @@ EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "sinh", "cosh"})
 # Have an edge only for some inputs; large inputs simply overflow in them.
 _EDGE_BY_VALUE = frozenset({"NP403", "NP404"})
 _ARITHMETIC = frozenset({"NP408", "NP418"})
+# Below it a reciprocal is beyond 1e30: the divisor is at fault, not the size of what is divided. Our choice.
+NEAR_ZERO = 1e-30
+# Can outgrow the format with all their arguments well inside the domain: a product, a norm, a determinant.
+_GROWING = frozenset({"NP405", "NP406", "NP415", "NP416", "NP417"})
 
 # Averages whose result over nothing is 0/0.
 AVERAGES = frozenset({
@@ -95,6 +100,8 @@ ALLOCATORS = frozenset(
 LOADERS = frozenset({"set", "from_file", "lift_fresh", "lift_fresh_copy", "alias"})
 CTC = frozenset({"ctc_loss", "cudnn_ctc_loss", "ctc_loss_backward"})
 
+_SPELLING = {name.replace("_", ""): name for name in (*_BY_NAME, *AVERAGES, *NLL, *CTC)}
+
 
 def names(op: OpRecord) -> tuple[str, ...]:
     """The names an operation goes by, the most telling first: its autograd node, then the operator."""
@@ -107,14 +114,25 @@ def names(op: OpRecord) -> tuple[str, ...]:
 
 
 def node_name(node: str) -> str:
-    """An autograd node in snake case: "LinalgVectorNormBackward0" is "linalg_vector_norm"."""
+    """An autograd node as its operator is spelt: "LinalgVectorNormBackward0" is "linalg_vector_norm"."""
     stem = re.sub(r"Backward\w*$", "", node)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    # Where words end is not always to be seen (Log1PBackward0, NllLoss2DBackward0): operators known here settle it.
+    return _SPELLING.get(stem.lower()) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
 def domain_of(trail: Trail, origin: Origin) -> Domain:
     """The domain an origin's operation fell out of; the catch-all (NP400) where the table has no line for it."""
-    return edge_of(trail, origin) or next((_BY_NAME[n] for n in names(_op(origin)) if n in _BY_NAME), _CATCH_ALL)
+    return edge_of(trail, origin) or domain_named(names(_op(origin))) or _CATCH_ALL
+
+
+def domain_named(known: tuple[str, ...]) -> Domain | None:
+    """The table's line for the first of some names that has one."""
+    return next((_BY_NAME[name] for name in known if name in _BY_NAME), None)
+
+
+def domain_coded(code: str) -> Domain:
+    """The table's (first) line with a code."""
+    return next(domain for domain in TABLE if domain.code == code)
 
 
 def edge_of(trail: Trail, origin: Origin) -> Domain | None:
@@ -125,6 +143,8 @@ def edge_of(trail: Trail, origin: Origin) -> Domain | None:
         if domain is None or domain.code in _ARITHMETIC or domain.code == "NP411":
             continue
         if domain.code in _EDGE_BY_VALUE and not _at_edge(trail, op, origin.birth):
+            continue
+        if domain.code in _GROWING and origin.birth is Birth.INF and origin.precise and not op.node:
             continue
         return domain
     return None
@@ -142,8 +162,7 @@ def _at_edge(trail: Trail, op: OpRecord, birth: Birth) -> bool:
     values = [real for specimen in op.specimens for real, _ in specimen.inputs]
     if not values:
         return any(record.zero_count for record in op.inputs)
-    # Below 1e-30 a reciprocal is beyond 1e30: the divisor is at fault, not the size of what is divided. Our choice.
-    return min(abs(v) for v in values) < 1e-30
+    return min(abs(v) for v in values) < NEAR_ZERO
 
 
 def _op(origin: Origin) -> OpRecord:

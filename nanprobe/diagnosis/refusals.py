@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from nanprobe.diagnosis.call_rules import CLEARS
 from nanprobe.diagnosis.compose import compose
+from nanprobe.diagnosis.graph import with_fix
+from nanprobe.diagnosis.graph_faults import Fault
+from nanprobe.diagnosis.graph_fixes import distribution_fix, function_of, module_name
 from nanprobe.diagnosis.scene import base_severity
 from nanprobe.findings import Finding, Severity
 from nanprobe.records import CallRecord, ErrorRecord, Phase, StageTrace
@@ -26,28 +30,41 @@ def _singular(trace: StageTrace, error: ErrorRecord) -> Finding | None:
     """NP415: a matrix that has no decomposition; one with NaN in it has another cause, which the walk back finds."""
     if "non-finite" in error.message or "NaN" in error.message:
         return None
-    name = error.message.partition(":")[0].removeprefix("linalg.") or "the decomposition"
-    return _refusal(
-        trace, error, "NP415", {"where": _line(error), "domain": f"{name} of a singular matrix", "op": name}
-    )
+    name = error.message.partition(":")[0].removeprefix("torch.") or "the decomposition"
+    function = function_of((name.replace(".", "_"),))[1]
+    return _at_edge(trace, error, "NP415", name, f"{name} of a singular matrix", function.fix if function else None)
 
 
 def _outside_support(trace: StageTrace, error: ErrorRecord) -> Finding | None:
-    """NP417: a parameter of a distribution that is finite and still not allowed."""
-    if "nan" in error.message or "inf" in error.message.partition("found invalid values")[2]:
+    """NP417: a parameter or sample of a distribution that is finite and still not allowed."""
+    given = " ".join(error.message.partition("found invalid values")[2].strip(": \n").split())
+    if "nan" in error.message or "inf" in given:
         return None
-    slots: dict[str, object] = {"where": _line(error), "domain": "a parameter outside its distribution's constraint"}
-    return _refusal(trace, error, "NP417", {**slots, "op": "the distribution"})
+    named = re.search(r"distribution (\w+)\(", error.message)
+    name = named[1] if named else "the distribution"
+    asked = re.match(r"Expected (parameter \w+|value argument)", error.message)
+    what = (asked[1] if asked else "an argument").replace("value argument", "a sample")
+    domain = f"{what} outside what {name} is defined for" + (f" ({given[:60]})" if given else "")
+    return _at_edge(trace, error, "NP417", name, domain, distribution_fix(module_name(name)) if named else None)
 
 
 def _one_sample(trace: StageTrace, error: ErrorRecord) -> Finding:
-    slots: dict[str, object] = {"where": _line(error), "domain": "a batch of one sample has no variance"}
-    return _refusal(trace, error, "NP413", {**slots, "op": "batch_norm"})
+    """NP413: a normalisation that has one number to normalise."""
+    size = error.message.partition("got input size")[2].strip().removeprefix("torch.Size(").rstrip(")")
+    per = "one value a channel has no variance" + (f" (input of size {size})" if size else "")
+    spatial = "spatial" in error.message
+    fix = "give the layer inputs of more than one position, or leave it out there" if spatial else None
+    return _at_edge(trace, error, "NP413", "instance_norm" if spatial else "batch_norm", per, fix)
 
 
 def _no_probability(trace: StageTrace, error: ErrorRecord) -> Finding:
-    slots: dict[str, object] = {"where": _line(error), "domain": "a probability outside [0, 1]"}
-    return _refusal(trace, error, "NP412", {**slots, "op": "binary_cross_entropy"})
+    """NP412: a binary cross-entropy of something that is no probability."""
+    return _at_edge(trace, error, "NP412", "binary_cross_entropy", "a probability outside [0, 1]", None)
+
+
+def _at_edge(trace: StageTrace, error: ErrorRecord, code: str, name: str, domain: str, fix: str | None) -> Finding:
+    found = _refusal(trace, error, code, {"where": _line(error), "domain": domain, "op": name})
+    return with_fix(found, Fault(code, name, domain, fix))
 
 
 def _line(error: ErrorRecord) -> str:
@@ -148,7 +165,9 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Find
     (("all elements of input should be between 0 and 1",), _no_probability),
     (("all elements of target should be between 0 and 1",), _out_of_range),
     (("to satisfy the constraint", "found invalid values"), _outside_support),
+    (("to be within the support", "found invalid values"), _outside_support),
     (("Expected more than 1 value per channel",), _one_sample),
+    (("Expected more than 1 spatial element",), _one_sample),
     (("No inf checks were recorded for this optimizer",), _without_gradients),
     (("does not require grad and does not have a grad_fn",), _without_gradients),
     (("Target", "is out of bounds"), _out_of_range),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nanprobe.diagnosis.graph_table import node_name
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.formats import FloatFormat, format_named
 from nanprobe.records import OpRecord, Source
@@ -31,7 +32,7 @@ def percent(fraction: float) -> str:
 def op_label(op: OpRecord) -> str:
     """An operation in a sentence: "mul", "sqrt (backward)"."""
     if op.node and op.node != "AccumulateGrad":
-        return f"{op.node.removesuffix('0').removesuffix('Backward').lower()} (backward)"
+        return f"{node_name(op.node)} (backward)"
     return base_name(op.op)
 
 

@@ -78,6 +78,7 @@ class OpDraft:
     columns: tuple[int, ...] = ()
     specimens: tuple[Specimen, ...] = ()
     unshadowed: bool = False
+    distribution: str | None = None
 
 
 @dataclass(slots=True)
@@ -159,6 +160,7 @@ class Recorder:
 
     def _place(self, draft: OpDraft, view: tuple[Place | None, str | None] | None) -> None:
         frame = self._sources.frame()
+        draft.distribution = self._sources.distribution
         if draft.node is None or self._context.is_own_code(frame):
             draft.place = None if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
             if draft.node is not None and torch.is_grad_enabled() and draft.phase is Phase.BACKWARD:
@@ -167,7 +169,7 @@ class Recorder:
             return
         forward = self._drafts_at(draft.forward_index)
         if forward is not None:
-            draft.place, draft.module = forward.place, forward.module
+            draft.place, draft.module, draft.distribution = forward.place, forward.module, forward.distribution
         elif view is not None:
             draft.place, draft.module = view
         elif frame is not None:
@@ -369,6 +371,7 @@ class Recorder:
             columns=draft.columns,
             specimens=draft.specimens,
             unshadowed=draft.unshadowed,
+            distribution=draft.distribution,
         )
 
 

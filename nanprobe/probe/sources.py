@@ -24,6 +24,10 @@ _MACHINERY = tuple(
     )
 )
 _SITE_PACKAGES = ("site-packages", "dist-packages")
+_DISTRIBUTIONS = os.path.join(os.path.dirname(torch.__file__), "distributions")
+_SHARED_BY_DISTRIBUTIONS = frozenset({"__init__", "distribution", "exp_family", "utils", "constraints",
+                                      "constraint_registry", "kl", "transforms", "independent",
+                                      "transformed_distribution", "mixture_same_family"})  # fmt: skip
 
 Place = tuple[str, int, str]  # file, line, function
 
@@ -32,8 +36,9 @@ class SourceFinder:
     """Finds the user's line for the operation that is running now; remembers what it has seen."""
 
     def __init__(self) -> None:
-        self._machinery: dict[str, bool] = {}
+        self._machinery: dict[str, str | None] = {}  # None: the user's; else a module of torch.distributions, or ""
         self._sources: dict[Place, Source] = {}
+        self.distribution: str | None = None  # the module of torch.distributions met below the last frame found
 
     def place(self, skip: int = 1) -> Place | None:
         """File, line and function of the innermost user frame, `skip` frames above the caller; reads no text."""
@@ -46,13 +51,17 @@ class SourceFinder:
         """The innermost user frame itself."""
         frame: FrameType | None = sys._getframe(skip)
         known = self._machinery
+        self.distribution = None
         while frame is not None:
             filename = frame.f_code.co_filename
-            machinery = known.get(filename)
+            if filename in known:
+                machinery = known[filename]
+            else:
+                machinery = known[filename] = _distribution(filename) if _is_machinery(frame.f_code) else None
             if machinery is None:
-                machinery = known[filename] = _is_machinery(frame.f_code)
-            if not machinery:
                 return frame
+            if machinery:
+                self.distribution = machinery  # the outermost: Beta asks a Dirichlet
             frame = frame.f_back
         return None
 
@@ -71,6 +80,15 @@ class SourceFinder:
     def here(self) -> Source | None:
         """The `Source` of the innermost user frame."""
         return self.source(self.place(skip=2))
+
+
+def _distribution(filename: str) -> str:
+    """The distribution a file of torch.distributions holds; "" for other files."""
+    folder, name = os.path.split(filename)
+    if os.path.abspath(folder) != _DISTRIBUTIONS:
+        return ""
+    stem = os.path.splitext(name)[0]
+    return "" if stem in _SHARED_BY_DISTRIBUTIONS else stem
 
 
 def _is_machinery(code: CodeType) -> bool:

@@ -153,7 +153,7 @@ _ENTRIES = (
         "Elements that are 0 here and not 0 in the FP32 re-check, with their share of the gradient's L2 norm; an error "
         "from half the norm on.",
         (
-            "Scale the loss by at least {wanted_scale} (`torch.amp.GradScaler(init_scale={wanted_scale})`): the "
+            "Scale the loss by about {wanted_scale} (`torch.amp.GradScaler(init_scale={wanted_scale})`): the "
             "largest "
             "gradient there is {value} and {dtype} keeps nothing below {smallest}.",
             "Raise the weight of that part of the loss, or run {where} in FP32.",
@@ -189,6 +189,10 @@ _ENTRIES = (
             "(`x.float()`).",
             "For log-probabilities use the fused function (`logsigmoid`, `log_softmax`, "
             "`binary_cross_entropy_with_logits`).",
+            "In an optimizer: keep its weights in FP32 (no `.half()`, autocast instead, or a master copy); its state "
+            "and its eps are then FP32 as well.",
+            "If the weights must stay in {dtype}: an eps it can hold, at least {smallest_normal} "
+            "(`torch.optim.Adam(..., eps=1e-4)`); it also damps the steps of small gradients.",
         ),
         _IEEE,
     ),
@@ -343,7 +347,7 @@ _ENTRIES = (
     Entry(
         "NP604",
         Kind.MISUSE,
-        "`{call}` runs on every micro-batch: {calls} times for {rounds}",
+        "`{call}` runs on every micro-batch: {calls} for {rounds}",
         "While gradients are accumulated the scale must not change, or gradients of different scales are added up. "
         "`update()` belongs after the optimizer step, once.",
         "The calls as they happened: backward passes, steps and updates.",

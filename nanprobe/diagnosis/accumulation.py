@@ -5,6 +5,7 @@ from __future__ import annotations
 from nanprobe.diagnosis.call_rules import CLEARS, at_call, optimizer_of
 from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.trail import base_name
+from nanprobe.diagnosis.wording import times
 from nanprobe.findings import Finding, Severity
 from nanprobe.records import CallRecord, DeepStep, Phase, StageTrace, TensorStats
 
@@ -32,7 +33,7 @@ def updated_every_micro_batch(trace: StageTrace) -> Finding | None:
         trace,
         idle[0],
         "NP604",
-        {"call": "scaler.update()", "calls": updates, "rounds": f"{steps} optimizer steps"},
+        {"call": "scaler.update()", "calls": times(updates), "rounds": f"{steps} optimizer steps"},
         f"scaler.update ran {updates} times for {steps} optimizer steps: the scale may change between the "
         "micro-batches "
         "whose gradients are added up.",
@@ -57,7 +58,7 @@ def stepped_every_micro_batch(trace: StageTrace) -> Finding | None:
             trace,
             steps[0],
             "NP604",
-            {"call": call, "calls": len(steps), "rounds": f"{clears} rounds of accumulation"},
+            {"call": call, "calls": times(len(steps)), "rounds": f"{clears} rounds of accumulation"},
             f"{name} stepped {len(steps)} times and its gradients were cleared {clears} times: each step also "
             "applies the "
             "gradients of the micro-batches before it.",

@@ -29,19 +29,33 @@ def place_of(trace: StageTrace, step: int, external: ExternalRecord, largest: fl
     if largest:
         found = _field(trace, step, lambda f: abs(f.stats.abs_max - largest) <= 0.01 * largest)
     else:
-        found = _field(trace, step, lambda f: bool(f.stats.nan_count or f.stats.inf_count))
+        found = _field(trace, step, _is_nonfinite)
     if found is None:
         return _place(external, None, ()) if external.rows else None
     batch, field = found
     return _place(field, batch.index, field.dataset_indices or batch.dataset_indices)
 
 
+def nonfinite_holder(trace: StageTrace, step: int, external: ExternalRecord) -> ExternalRecord:
+    """The batch field in which the non-finite numbers of a tensor from outside were counted, else the tensor itself.
+
+    A tensor is measured when it is first read, which for a data set held in one tensor is some other sample of it.
+    """
+    if external.kind is not ExternalKind.BATCH or _is_nonfinite(external):
+        return external
+    found = _field(trace, step, _is_nonfinite)
+    return found[1] if found is not None else external
+
+
 def label_of(external: ExternalRecord, place: BatchPlace | None) -> str:
-    """A tensor from outside in a sentence: "x of batch 4"."""
+    """A tensor from outside in a sentence: "x of batch 4", "field 1 of batch 4"."""
     if external.kind is not ExternalKind.BATCH:
         return external.name or "a tensor made outside the step"
     batch = f"batch {place.index}" if place is not None and place.index is not None else "the batch"
-    return f"{external.name} of {batch}" if external.name and external.name != "batch" else batch
+    if not external.name or external.name == "batch":
+        return batch
+    # Tuples have no names, only positions.
+    return f"{'field ' if external.name.isdigit() else ''}{external.name} of {batch}"
 
 
 def items_of(place: BatchPlace | None) -> str:
@@ -68,6 +82,10 @@ def typical_abs_max(trace: StageTrace, step: int, value: float) -> float | None:
         if (not named or f.name in named) and 0.0 < f.stats.abs_max < 0.01 * value
     ]
     return median(others) if others else None
+
+
+def _is_nonfinite(field: ExternalRecord) -> bool:
+    return bool(field.stats.nan_count or field.stats.inf_count)
 
 
 def _field(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from nanprobe.diagnosis import accumulation
 from nanprobe.diagnosis.call_rules import CLEARS, at_call, optimizer_of
 from nanprobe.diagnosis.trail import base_name
-from nanprobe.diagnosis.wording import figure
+from nanprobe.diagnosis.wording import figure, scale_figure, times
 from nanprobe.findings import Finding, Severity
 from nanprobe.records import CallRecord, Phase, StageTrace
 
@@ -52,16 +52,19 @@ def clipped_before_unscale(trace: StageTrace) -> Finding | None:
         return None
     limit = call.details.get("limit")
     norm = call.details.get("norm")
-    seen = f" It measured a norm of {figure(norm)} against a limit of {limit}." if isinstance(norm, float) else ""
+    seen = (
+        f" It measured a norm of {figure(norm)} against a limit of {limit}; unscaled it is {figure(norm / scale)}."
+        if isinstance(norm, float)
+        else ""
+    )
     return at_call(
         trace,
         call,
         "NP601",
-        {"scale": figure(scale)},
-        f"{call.name} ran in {len(breaches)} places of {len(trace.steps)} steps before unscale_, while the "
-        "gradients were "
-        f"multiplied by {figure(scale)}.{seen}",
-        {"loss_scale": scale, "times_seen": len(breaches), "norm": norm, "limit": limit},
+        {"scale": scale_figure(scale)},
+        f"{call.name} ran {times(len(breaches))} in {len(trace.steps)} steps while the gradients were multiplied by "
+        f"{scale_figure(scale)}, before unscale_.{seen}",
+        {"loss_scale": scale, "times_seen": len(breaches), "scaled_norm": norm, "clip_limit": limit},
     )
 
 

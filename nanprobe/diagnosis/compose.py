@@ -28,8 +28,9 @@ def compose(
     batch: BatchPlace | None = None,
     evidence: Mapping[str, object] | None = None,
     parameters: tuple[str, ...] = (),
+    remedies: slice = slice(None),
 ) -> Finding:
-    """A finding of the catalogue's `code` with its slots filled in."""
+    """A finding of the catalogue's `code` with its slots filled in; `remedies` are those of the page that apply."""
     page = entry(code)
     filled = {"device": trace.device, "line": line_of(source), **slots}
     return Finding(
@@ -47,7 +48,7 @@ def compose(
         batch=batch,
         evidence=dict(evidence or {}),
         why=why,
-        remedies=tuple(Remedy(text.format(**filled)) for text in page.remedies),
+        remedies=tuple(Remedy(text.format(**filled)) for text in page.remedies[remedies]),
         parameters=parameters,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanprobe.diagnosis import labels, memory
-from nanprobe.diagnosis.batches import items_of, label_of, place_of, typical_abs_max
+from nanprobe.diagnosis.batches import items_of, label_of, nonfinite_holder, place_of, typical_abs_max
 from nanprobe.diagnosis.compose import at_op, batch_rows, compose
 from nanprobe.diagnosis.graph_table import ALLOCATORS, LOADERS
 from nanprobe.diagnosis.origins import Birth, Origin, origin_op
@@ -90,9 +90,11 @@ def written_on_purpose(scene: Scene, op: OpRecord) -> Finding:
 
 
 def _nonfinite_input(scene: Scene, external: ExternalRecord, reader: OpRecord | None) -> Finding:
-    stats, place = external.stats, place_of(scene.trace, scene.step, external)
-    label = label_of(external, place)
-    what = " and ".join(f"{n} {kind}" for n, kind in ((stats.nan_count, "NaN"), (stats.inf_count, "Inf")) if n)
+    place = place_of(scene.trace, scene.step, external)
+    holder = nonfinite_holder(scene.trace, scene.step, external)
+    stats, label = holder.stats, label_of(holder, place)
+    counts = [f"{n} {kind}" for n, kind in ((stats.nan_count, "NaN"), (stats.inf_count, "Inf")) if n]
+    what = " and ".join(counts) or "NaN or Inf"
     read = f" It is first read by {op_label(reader)} at line {line_of(reader.source)}." if reader else ""
     return compose(
         scene.trace,
@@ -109,7 +111,7 @@ def _nonfinite_input(scene: Scene, external: ExternalRecord, reader: OpRecord | 
             "nan_count": stats.nan_count,
             "inf_count": stats.inf_count,
             "numel": stats.numel,
-            "field": external.name,
+            "field": holder.name,
         },
         why=f"{label} holds {what} among {stats.numel} elements before any operation has touched it "
         f"({items_of(place)}).{read}",

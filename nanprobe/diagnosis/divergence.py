@@ -127,7 +127,7 @@ def _diverged(trace: StageTrace, step: int, trend: Trend, op: OpRecord | None) -
     rates = record.learning_rates
     learning_rate = " / ".join(figure(rate) for rate in dict.fromkeys(rates)) or "unknown"
     gradient = trend.named("gradient")
-    grown = ", ".join(f"{g.name} from {figure(g.first)} to {figure(g.last)}" for g in trend.growths)
+    grown = ", ".join(f"{g.name} from {figure(g.start)} to {figure(g.last)}" for g in trend.growths)
     end = f" Then {op_label(op)} at {place_label(op)} leaves FP32." if op is not None else ""
     return compose(
         trace,
@@ -139,23 +139,22 @@ def _diverged(trace: StageTrace, step: int, trend: Trend, op: OpRecord | None) -
         module=op.module if op is not None else None,
         source=(op.source if op is not None else None) or record.source,
         slots={
-            "trend": f"{leader.name} went from {figure(leader.first)} to {figure(leader.last)} by step {step}",
+            "trend": f"{leader.name} went from {figure(leader.start)} to {figure(leader.last)} by step {step}",
             "learning_rate": learning_rate,
-            "first_grad": figure(gradient.first if gradient else None),
+            "first_grad": figure(gradient.start if gradient else None),
             "last_grad": figure(gradient.last if gradient else None),
         },
         evidence={
             "learning_rate": rates[0] if rates else None,
             "optimizer": record.optimizer,
             "grew_first": leader.name,
-            **{f"{g.name}_start": g.first for g in trend.growths},
+            **{f"{g.name}_start": g.start for g in trend.growths},
             **{f"{g.name}_last": g.last for g in trend.growths},
         },
-        why=f"Before step {step}: {grown}. The {leader.name} was the first to pass {figure(leader.threshold)} "
-        "times its "
-        f"start, {_when(leader.step, trace)}. No single operation is at fault.{end} Consistent with updates that "
-        "are too "
-        f"large (learning rate {learning_rate}, {record.optimizer or 'optimizer unknown'}).",
+        why=f"Before step {step}: {grown}. First to grow, past {figure(leader.threshold)} times the typical value of "
+        f"the first steps ({figure(leader.first)}): {leader.name}, {_when(leader.step, trace)}. No single operation is "
+        f"at fault.{end} Consistent with updates that are too large (learning rate {learning_rate}, "
+        f"{record.optimizer or 'optimizer unknown'}).",
     )
 
 

@@ -7,7 +7,7 @@ import math
 from nanprobe.diagnosis.compose import at_op, compose
 from nanprobe.diagnosis.scaling import Habit, scale_habit
 from nanprobe.diagnosis.scene import Scene, base_severity
-from nanprobe.diagnosis.wording import figure, number_format, op_label, place_label
+from nanprobe.diagnosis.wording import figure, number_format, op_label, place_label, scale_figure
 from nanprobe.findings import Finding, Severity
 from nanprobe.records import OpRecord, Phase, StageTrace
 
@@ -27,18 +27,18 @@ def explain(scene: Scene, op: OpRecord, peak: float, scale: float) -> Finding | 
         severity=base_severity(scene.trace) if poisoned else _severity(scene.trace),
         phase=Phase.BACKWARD,
         slots={
-            "scale": figure(scale),
+            "scale": scale_figure(scale),
             "where": place_label(op),
             "value": figure(peak),
             "unscaled": figure(unscaled),
             # Half of the largest scale that fits, rounded down to a power of two.
-            "safe_scale": figure(2.0 ** math.floor(math.log2(limit / unscaled / 2.0))),
+            "safe_scale": scale_figure(2.0 ** math.floor(math.log2(limit / unscaled / 2.0))),
             "skipped": len(habit.steps),
             "steps": habit.total,
         },
         evidence={"limit": limit, "loss_scale": scale, "unscaled_abs_max": unscaled, **habit.evidence()},
         why=f"Unscaled, the largest gradient of {op_label(op)} is {figure(unscaled)}; times the loss scale of "
-        f"{figure(scale)} it is {figure(peak)}, and {op.outputs[0].dtype} ends at {figure(limit)}. {after}",
+        f"{scale_figure(scale)} it is {figure(peak)}, and {op.outputs[0].dtype} ends at {figure(limit)}. {after}",
     )
 
 
@@ -57,11 +57,11 @@ def unexplained_skips(trace: StageTrace, habit: Habit) -> Finding:
         parameter=bad[0] if bad else None,
         source=record.source,
         slots={
-            "scale": figure(scale),
+            "scale": scale_figure(scale),
             "where": bad[0] if bad else "the gradients",
             "value": "Inf",
             "unscaled": "an unknown value",
-            "safe_scale": figure(scale / 4.0),
+            "safe_scale": scale_figure(scale / 4.0),
             "skipped": len(habit.steps),
             "steps": habit.total,
         },

@@ -11,6 +11,7 @@ from nanprobe.diagnosis.graph import with_fix
 from nanprobe.diagnosis.graph_faults import Fault
 from nanprobe.diagnosis.graph_fixes import distribution_fix, function_of, module_name
 from nanprobe.diagnosis.scene import base_severity
+from nanprobe.diagnosis.wording import times
 from nanprobe.findings import Finding, Severity
 from nanprobe.records import CallRecord, ErrorRecord, Phase, StageTrace
 
@@ -115,7 +116,10 @@ def _updated_without_step(trace: StageTrace, error: ErrorRecord) -> Finding:
     steps = sum(c.name == "scaler.step" for c in trace.calls)
     updates = 1 + sum(c.name == "scaler.update" for c in trace.calls)
     return _refusal(
-        trace, error, "NP604", {"call": "scaler.update()", "calls": updates, "rounds": f"{steps} optimizer steps"}
+        trace,
+        error,
+        "NP604",
+        {"call": "scaler.update()", "calls": times(updates), "rounds": f"{steps} optimizer steps"},
     )
 
 

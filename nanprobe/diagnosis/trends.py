@@ -22,7 +22,8 @@ class Growth:
     """One quantity: where it started, where it was last finite, and when it first passed the threshold."""
 
     name: str  # "loss", "gradient", "weights"
-    first: float
+    start: float  # the first value known
+    first: float  # the typical value of the first third, which growth is measured against
     middle: float  # the typical value of the middle third
     last: float
     threshold: float
@@ -109,7 +110,7 @@ def _growth(name: str, points: Sequence[tuple[int, float | None]], threshold: fl
     # Where the start is exactly 0 there is no ratio; the smallest value that counts is taken for it.
     first = max(first, 1e-12)
     passed = next((i for i, v in known if v >= threshold * first), None)
-    return Growth(name, first, median(halfway), last, threshold, passed)
+    return Growth(name, known[0][1], first, median(halfway), last, threshold, passed)
 
 
 def _finite_abs(value: float | None) -> float | None:

@@ -12,10 +12,19 @@ from nanprobe.diagnosis.names import common_module
 from nanprobe.diagnosis.origins import Birth, Origin, origin_op
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.trail import Trail, base_name
-from nanprobe.diagnosis.wording import figure, line_of, number_format, op_label, percent, place_label, shadow_peak
+from nanprobe.diagnosis.wording import (
+    figure,
+    line_of,
+    number_format,
+    op_label,
+    percent,
+    place_label,
+    scale_figure,
+    shadow_peak,
+)
 from nanprobe.diagnosis.wrong_values import lost_guard, zero_origins
 from nanprobe.findings import Finding, Severity
-from nanprobe.formats import FP32, format_named
+from nanprobe.formats import FP32, FloatFormat, format_named
 from nanprobe.records import GradRecord, OpRecord, Phase
 
 # Source: DESIGN section 6: an error only when at least half of the gradient's norm is lost.
@@ -39,9 +48,12 @@ def explain(scene: Scene, origin: Origin) -> Finding:
     if origin.birth is not Birth.ZERO:
         return _rounded_out_of_domain(scene, op)
     fmt, guard, outcome = number_format(op), lost_guard(op), origin.outcome or op
+    # PyTorch's own optimizers have no line but that of their step().
+    in_optimizer = op.phase is Phase.UPDATE and scene.record is not None and op.source == scene.record.source
     # A softmax or sigmoid is right to end at 0; the fault is with what takes its logarithm or divides by it.
     place = outcome if base_name(op.op) in _SATURATING else op
     what = f"the constant {figure(guard)}" if guard is not None else f"the result of {op_label(op)}"
+    what = f"the optimizer's eps, {figure(guard)}," if in_optimizer and guard is not None else what
     return at_op(
         scene,
         op,
@@ -50,6 +62,8 @@ def explain(scene: Scene, origin: Origin) -> Finding:
         module=place.module,
         source=place.source,
         batch=batch_rows(scene, outcome),
+        # The page's first two remedies are for the model's own code, the others for an optimizer's.
+        remedies=slice(2, None) if in_optimizer else slice(2),
         slots={
             "what": what,
             "dtype": fmt.name,
@@ -160,7 +174,7 @@ def _flushed(scene: Scene, grads: Sequence[GradRecord], origin: Origin | None, s
             "dtype": fmt.name,
             "value": figure(peak),
             "smallest": figure(fmt.min_subnormal),
-            "wanted_scale": figure(_wanted_scale(scene, peak, fmt.min_normal)),
+            "wanted_scale": scale_figure(_wanted_scale(scene, peak, fmt)),
         },
         evidence={
             "lost_norm_fraction": worst.lost_norm_fraction,
@@ -177,12 +191,24 @@ def _flushed(scene: Scene, grads: Sequence[GradRecord], origin: Origin | None, s
     )
 
 
-def _wanted_scale(scene: Scene, peak: float, min_normal: float) -> float:
-    """The power of two that lifts the largest lost gradient four bits into the normal range."""
+def _wanted_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
+    """The power of two that lifts the largest lost gradient four bits into the normal range.
+
+    Lower where the step's largest gradient would overflow; one bit is kept free for it.
+    """
     if peak <= 0.0:
         return 65536.0
-    exponent = math.ceil(math.log2(min_normal / peak)) + 4
-    return float(2.0 ** max(1, exponent)) * max(1.0, scene.loss_scale)
+    wanted = math.ceil(math.log2(fmt.min_normal / peak)) + 4
+    highest = math.floor(math.log2(fmt.max / _largest_gradient(scene))) - 1
+    return float(2.0 ** max(1, min(wanted, highest))) * max(1.0, scene.loss_scale)
+
+
+def _largest_gradient(scene: Scene) -> float:
+    """The largest finite magnitude of the stage's parameter gradients and of the step's backward pass, scale in it."""
+    backward = (op for op in scene.trail.ops.values() if op.phase is Phase.BACKWARD)
+    sizes = [shadow_peak(op) or 0.0 for op in backward]
+    sizes += [g for step in scene.trace.steps for g in step.grad_abs_max if g is not None and math.isfinite(g)]
+    return max(sizes, default=0.0) or math.ulp(0.0)
 
 
 def _is_finite(grad: GradRecord) -> bool:

@@ -10,6 +10,9 @@ from nanprobe.diagnosis.trail import base_name
 from nanprobe.formats import FloatFormat, format_named
 from nanprobe.records import OpRecord, Source
 
+# What autocast does at the border of a layer has no name in the user's script.
+_SPOKEN = {"to_copy": "cast"}
+
 
 def figure(value: float | None) -> str:
     """A number for people: three significant digits, whole numbers below a million as they are."""
@@ -22,6 +25,17 @@ def figure(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def scale_figure(scale: float) -> str:
+    """A loss scale as it is written in a script: "65536", "2**23", "0.001"."""
+    mantissa, exponent = math.frexp(scale) if math.isfinite(scale) else (0.0, 0)
+    return f"2**{exponent - 1}" if mantissa == 0.5 and scale >= 1e6 else figure(scale)
+
+
+def times(count: int) -> str:
+    """How often: "once", "12 times"."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def percent(fraction: float) -> str:
     """A share for people: "12%", and never "100%" for less than all."""
     if fraction >= 1.0:
@@ -30,17 +44,20 @@ def percent(fraction: float) -> str:
 
 
 def op_label(op: OpRecord) -> str:
-    """An operation in a sentence: "mul", "sqrt (backward)"."""
+    """An operation in a sentence: "mul", "mse_loss (backward)", "cast" for a change of number format."""
     if op.node and op.node != "AccumulateGrad":
-        return f"{node_name(op.node)} (backward)"
-    return base_name(op.op)
+        node = node_name(op.node)
+        return f"{_SPOKEN.get(node, node)} (backward)"
+    return _SPOKEN.get(base_name(op.op), base_name(op.op))
 
 
 def place_label(op: OpRecord) -> str:
     """Where an operation stands: its module and line, as far as known."""
     line = f"line {op.source.line}" if op.source else None
     if op.module:
-        return f"{op.module} ({line})" if line else op.module
+        # A layer of an nn.Sequential has a number for a name.
+        module = f"module {op.module}" if op.module.replace(".", "").isdigit() else op.module
+        return f"{module} ({line})" if line else module
     return line or op_label(op)
 
 

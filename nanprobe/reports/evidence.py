@@ -93,6 +93,8 @@ EVIDENCE_LABELS: dict[str, tuple[str, Unit]] = {
     "lowest_loss": ("lowest loss", N),
     "field": ("batch field", N),
     "max_norm": ("max_norm", N),
+    "scaled_norm": ("gradient norm, scaled", N),
+    "clip_limit": ("clipped to", N),
 }
 _SUFFIXES = {
     "_fraction": Unit.PERCENT,

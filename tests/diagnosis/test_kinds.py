@@ -21,7 +21,7 @@ from builders import (
 )
 from nanprobe.diagnosis import findings_of
 from nanprobe.findings import Finding, Kind, Severity
-from nanprobe.records import ExternalKind, Phase, StageName, StageTrace
+from nanprobe.records import BatchRecord, ExternalKind, ExternalRecord, Phase, StageName, StageTrace
 
 NAN = float("nan")
 INF = float("inf")
@@ -130,6 +130,23 @@ def test_nan_in_a_batch_names_rows_and_samples() -> None:
     assert finding.batch is not None
     assert (finding.batch.index, finding.batch.rows, finding.batch.dataset_indices) == (11, (1, 6), (81, 86))
     assert finding.batch.columns == (2,)
+
+
+def test_nan_in_another_sample_of_a_data_set_held_in_one_tensor_is_counted_in_the_batch() -> None:
+    """The data set's storage was measured at the sample read first; the batch says where the NaN is."""
+    field = ExternalRecord(
+        1, ExternalKind.BATCH, "1", stats((8, 3), nan=1), (6,), (2,), 11, dataset_indices=tuple(range(80, 88))
+    )
+    handed = BatchRecord(0, 11, tuple(range(80, 88)), (field,))
+
+    def stacked(step: Step) -> int:
+        sample = step.external(ExternalKind.BATCH, None, stats((3,)))
+        return step.op("stack", replace(sample, nan_count=1, shadow_nan_count=1), out=DEAD)
+
+    finding = only(fp32(stacked, batches=(handed,)))
+    assert finding.title == "1 NaN in field 1 of batch 11"
+    assert finding.why.startswith("field 1 of batch 11 holds 1 NaN among 24 elements")
+    assert finding.batch is not None and finding.batch.dataset_indices == (86,)
 
 
 def test_a_parameter_that_is_nan_at_the_start_is_named() -> None:

@@ -47,7 +47,7 @@ def diagnose(
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
     report_format: Annotated[
-        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
+        str, typer.Option("--format", metavar="|".join(ReportFormat), help="Format of the report.")
     ] = "terminal",
     fail_on: Annotated[
         str,
@@ -106,7 +106,7 @@ def diagnose(
     from nanprobe.diagnosis import diagnose as make_diagnosis
 
     diagnosis = make_diagnosis(run)
-    _print_report(run, diagnosis, form, show_all)
+    _print_report(run, diagnosis, form, show_all, failing)
     return int(exit_code(diagnosis, failing, interrupted))
 
 
@@ -127,12 +127,12 @@ def _run(plan: RunPlan, output: str | None, session: Session) -> tuple[RunRecord
                 return interruption.run, True
 
 
-def _print_report(run: RunRecord, diagnosis: Diagnosis, form: ReportFormat, show_all: bool) -> None:
+def _print_report(run: RunRecord, diagnosis: Diagnosis, form: ReportFormat, show_all: bool, failing: FailOn) -> None:
     from nanprobe.reports.formats import make_report
     from nanprobe.reports.json_report import JsonReport
     from nanprobe.storage import DIAGNOSIS_FILE
 
     Path(run.directory, DIAGNOSIS_FILE).write_text(JsonReport().render(run, diagnosis), encoding="utf-8")
     width = report_width()
-    text = make_report(form, width=width, color=wants_color(), show_all=show_all).render(run, diagnosis)
-    show(text)
+    report = make_report(form, width=width, color=wants_color(), show_all=show_all, failing=failing)
+    show(report.render(run, diagnosis))

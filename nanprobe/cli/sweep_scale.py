@@ -53,7 +53,7 @@ def sweep_scale(
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
     report_format: Annotated[
-        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
+        str, typer.Option("--format", metavar="|".join(ReportFormat), help="Format of the report.")
     ] = "terminal",
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let the script write its files for real.")

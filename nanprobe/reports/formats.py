@@ -6,6 +6,7 @@ from enum import Enum
 
 from typing_extensions import assert_never
 
+from nanprobe.fail_on import FailOn
 from nanprobe.reports.interface import Report
 
 
@@ -14,10 +15,16 @@ class ReportFormat(str, Enum):
 
     TERMINAL = "terminal"
     JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
 
 
-def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False) -> Report:
+def make_report(
+    form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False, failing: FailOn | None = None
+) -> Report:
     """The renderer of a format. Width (columns), colour and `show_all` (healthy layers too) concern the terminal only.
+
+    `failing` says which findings fail a test case of `junit`; None: errors.
 
     Imports each renderer late, so that `--format json` does not wait for rich.
     """
@@ -29,4 +36,12 @@ def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, sho
         from nanprobe.reports.json_report import JsonReport
 
         return JsonReport()
+    if form is ReportFormat.JUNIT:
+        from nanprobe.reports.junit import JunitReport
+
+        return JunitReport() if failing is None else JunitReport(failing)
+    if form is ReportFormat.GITHUB:
+        from nanprobe.reports.github import GithubReport
+
+        return GithubReport()
     assert_never(form)

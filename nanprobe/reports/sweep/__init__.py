@@ -32,4 +32,12 @@ def make_sweep_report(
         from nanprobe.reports.sweep.document import SweepJsonReport
 
         return SweepJsonReport()
+    if form is ReportFormat.JUNIT:
+        from nanprobe.reports.sweep.junit import SweepJunitReport
+
+        return SweepJunitReport()
+    if form is ReportFormat.GITHUB:
+        from nanprobe.reports.sweep.github import SweepGithubReport
+
+        return SweepGithubReport()
     assert_never(form)

@@ -34,5 +34,5 @@ def plan_checks(recipes: Sequence[Recipe]) -> tuple[Check, ...]:
 
 def plan_recipe(recipe: Recipe) -> RunPlan:
     """The run of a recipe's own target, in the recipe's folder. Raises RecipeInvalid, TargetNotFound."""
-    plan = RunPlan(locate_recipe(recipe), working_directory=str(recipe.folder.absolute()))
+    plan = RunPlan(locate_recipe(recipe), recipe=recipe.name, working_directory=str(recipe.folder.absolute()))
     return replace(plan, **recipe.settings())

@@ -66,7 +66,7 @@ class CheckRun:
         return diagnosis, compare_diagnosis(self._recipe, run, diagnosis)
 
     def _sweep(self, directory: Path) -> SweepFacts:
-        result = run_sweep(SweepPlan(self._plan), directory, self._launcher, Progress())
+        result = run_sweep(SweepPlan(self._plan, self._plan.dtype), directory, self._launcher, Progress())
         write_json(directory / "sweep.json", build_sweep_document(result))
         return sweep_facts(result)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
-from nanprobe.cli.target import locate
 from nanprobe.fail_on import FailOn
 from nanprobe.notation import DTYPES
 from nanprobe.options import DEVICES, at_least, choose, exit_code, parse_stages, positive
@@ -29,6 +29,10 @@ def diagnose(
     ] = None,
     module: Annotated[
         str | None, typer.Option("-m", "--module", metavar="NAME", help="Run a module, as `python -m` does.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Settings from a recipe; options given here win. See nanprobe recipes."),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps of each stage.")] = DEFAULT_STEPS,
     stages: Annotated[str, typer.Option(metavar="LIST", help="Stages to run.")] = "fp32,fp16,amp",
@@ -80,15 +84,18 @@ def diagnose(
 
         nanprobe diagnose train.py --steps 200 -- --epochs 1 --lr 3e-4
 
+        nanprobe diagnose train.py --recipe transformer
+
         nanprobe diagnose -m package.train --stages fp32,amp -- --config small.yaml
 
         nanprobe diagnose train.py --format json --fail-on warning > report.json
     """
     session: Session = context.obj
     form = choose("--format", report_format, {form.value: form for form in ReportFormat})
-    failing = FailOn.parse(fail_on)
+    chosen = RecipeOption.parse(context, recipe)
+    failing = FailOn.parse(chosen.choose("fail_on", fail_on, "fail_on"))
     plan = RunPlan(
-        target=locate(target, module, session.script_args),
+        target=chosen.locate(target, module, session.script_args),
         steps=at_least("--steps", steps, 1),
         stages=parse_stages(stages),
         dtype=choose("--dtype", dtype, DTYPES),
@@ -102,7 +109,7 @@ def diagnose(
         allow_writes=allow_writes,
         show_output=show_output,
     )
-    run, interrupted = _run(plan, output, session)
+    run, interrupted = _run(chosen.apply(plan), output, session)
     from nanprobe.diagnosis import diagnose as make_diagnosis
 
     diagnosis = make_diagnosis(run)

@@ -37,6 +37,11 @@ def shipped_files() -> dict[str, Path]:
     return {name_of(path): path for path in files}
 
 
+def read_shipped() -> tuple[Recipe, ...]:
+    """The recipes that come with nanprobe, in the same order."""
+    return tuple(read_recipe(path, name=name) for name, path in shipped_files().items())
+
+
 def find_recipe(text: str) -> Recipe:
     """The recipe that a user means: a file, a folder with a `recipe.yaml`, or the name of one that is shipped.
 

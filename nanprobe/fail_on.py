@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanprobe.errors import UsageError
-from nanprobe.findings import Diagnosis, Kind, Severity
+from nanprobe.findings import Diagnosis, Finding, Kind, Severity
 
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)  # gravest first
 
@@ -31,8 +31,13 @@ class FailOn:
 
     def matches(self, diagnosis: Diagnosis) -> bool:
         """Whether any finding is one that fails."""
-        return any(
-            finding.severity in self._severities
-            or (finding.kind in self._kinds and finding.severity is not Severity.NOTE)
-            for finding in diagnosis.findings
-        )
+        return self.first(diagnosis) is not None
+
+    def first(self, diagnosis: Diagnosis) -> Finding | None:
+        """The first finding that fails, the verdict before the others; None when there is none."""
+        return next(filter(self.fails, diagnosis.findings), None)
+
+    def fails(self, finding: Finding) -> bool:
+        """Whether this finding is one that fails."""
+        of_kind = finding.kind in self._kinds and finding.severity is not Severity.NOTE
+        return finding.severity in self._severities or of_kind

@@ -45,6 +45,7 @@ class RunPlan:
     all_stages: bool = False  # run later stages even when fp32 fails
     allow_writes: bool = False
     show_output: bool = False
+    recipe: str | None = None  # name of the recipe that settings came from
     working_directory: str | None = None  # absolute; where the script runs; None: where nanprobe was started
 
     @property

@@ -78,8 +78,16 @@ def run_record(
         steps=plan.steps,
         seed=plan.seed,
         directory=str(directory),
-        notices=notices,
+        notices=(*_describe_recipe(plan), *notices),
     )
+
+
+def _describe_recipe(plan: RunPlan) -> tuple[str, ...]:
+    """Which recipe was used, and what it made of the scaler, where the report shows it nowhere else."""
+    if plan.recipe is None:
+        return ()
+    scaler = ", ".join(f"{name} {value:g}" for name, value in plan.scaler.given().items())
+    return (f"settings from the recipe {plan.recipe}" + (f": {scaler}" if scaler else ""),)
 
 
 class StageRunner:

@@ -116,7 +116,10 @@ class _Sweep:
             directory=record.directory,
             steps=len({h.step for h in histograms}),
             measured_scale=histograms[0].loss_scale if histograms else None,
-            notices=tuple(note for trace in traces for note in (*trace.notices, *self._notices(trace, reason))),
+            notices=(
+                *record.notices,
+                *(note for trace in traces for note in (*trace.notices, *self._notices(trace, reason))),
+            ),
         )
         result = analyse_sweep(
             run,

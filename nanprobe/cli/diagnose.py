@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
-from nanprobe.cli.target import locate
 from nanprobe.fail_on import FailOn
 from nanprobe.notation import DTYPES
 from nanprobe.options import DEVICES, at_least, choose, exit_code, parse_stages, positive
@@ -30,6 +30,10 @@ def diagnose(
     module: Annotated[
         str | None, typer.Option("-m", "--module", metavar="NAME", help="Run a module, as `python -m` does.")
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Settings from a recipe; options given here win. See nanprobe recipes."),
+    ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps of each stage.")] = DEFAULT_STEPS,
     stages: Annotated[str, typer.Option(metavar="LIST", help="Stages to run.")] = "fp32,fp16,amp",
     dtype: Annotated[str, typer.Option(metavar="fp16|bf16", help="Low precision of the fp16 and amp stages.")] = "fp16",
@@ -47,7 +51,7 @@ def diagnose(
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
     report_format: Annotated[
-        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
+        str, typer.Option("--format", metavar="|".join(ReportFormat), help="Format of the report.")
     ] = "terminal",
     fail_on: Annotated[
         str,
@@ -80,15 +84,18 @@ def diagnose(
 
         nanprobe diagnose train.py --steps 200 -- --epochs 1 --lr 3e-4
 
+        nanprobe diagnose train.py --recipe transformer
+
         nanprobe diagnose -m package.train --stages fp32,amp -- --config small.yaml
 
         nanprobe diagnose train.py --format json --fail-on warning > report.json
     """
     session: Session = context.obj
     form = choose("--format", report_format, {form.value: form for form in ReportFormat})
-    failing = FailOn.parse(fail_on)
+    chosen = RecipeOption.parse(context, recipe)
+    failing = FailOn.parse(chosen.choose("fail_on", fail_on, "fail_on"))
     plan = RunPlan(
-        target=locate(target, module, session.script_args),
+        target=chosen.locate(target, module, session.script_args),
         steps=at_least("--steps", steps, 1),
         stages=parse_stages(stages),
         dtype=choose("--dtype", dtype, DTYPES),
@@ -102,11 +109,11 @@ def diagnose(
         allow_writes=allow_writes,
         show_output=show_output,
     )
-    run, interrupted = _run(plan, output, session)
+    run, interrupted = _run(chosen.apply(plan), output, session)
     from nanprobe.diagnosis import diagnose as make_diagnosis
 
     diagnosis = make_diagnosis(run)
-    _print_report(run, diagnosis, form, show_all)
+    _print_report(run, diagnosis, form, show_all, failing)
     return int(exit_code(diagnosis, failing, interrupted))
 
 
@@ -127,12 +134,12 @@ def _run(plan: RunPlan, output: str | None, session: Session) -> tuple[RunRecord
                 return interruption.run, True
 
 
-def _print_report(run: RunRecord, diagnosis: Diagnosis, form: ReportFormat, show_all: bool) -> None:
+def _print_report(run: RunRecord, diagnosis: Diagnosis, form: ReportFormat, show_all: bool, failing: FailOn) -> None:
     from nanprobe.reports.formats import make_report
     from nanprobe.reports.json_report import JsonReport
     from nanprobe.storage import DIAGNOSIS_FILE
 
     Path(run.directory, DIAGNOSIS_FILE).write_text(JsonReport().render(run, diagnosis), encoding="utf-8")
     width = report_width()
-    text = make_report(form, width=width, color=wants_color(), show_all=show_all).render(run, diagnosis)
-    show(text)
+    report = make_report(form, width=width, color=wants_color(), show_all=show_all, failing=failing)
+    show(report.render(run, diagnosis))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
-from nanprobe.cli.target import locate
 from nanprobe.errors import ExitCode
 from nanprobe.findings import Status
 from nanprobe.options import DEVICES, at_least, choose, parse_scales, positive
@@ -28,6 +28,10 @@ def sweep_scale(
     ] = None,
     module: Annotated[
         str | None, typer.Option("-m", "--module", metavar="NAME", help="Run a module, as `python -m` does.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Settings from a recipe; options given here win. See nanprobe recipes."),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps to record.")] = DEFAULT_STEPS,
     scales: Annotated[
@@ -53,7 +57,7 @@ def sweep_scale(
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
     report_format: Annotated[
-        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
+        str, typer.Option("--format", metavar="|".join(ReportFormat), help="Format of the report.")
     ] = "terminal",
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let the script write its files for real.")
@@ -76,8 +80,9 @@ def sweep_scale(
     """
     session: Session = context.obj
     form = choose("--format", report_format, {form.value: form for form in ReportFormat})
+    chosen = RecipeOption.parse(context, recipe)
     run = RunPlan(
-        target=locate(target, module, session.script_args),
+        target=chosen.locate(target, module, session.script_args),
         steps=at_least("--steps", steps, 1),
         device=choose("--device", device, DEVICES),
         seed=at_least("--seed", seed, 0),
@@ -88,8 +93,9 @@ def sweep_scale(
         show_output=show_output,
     )
     asked_scales = parse_scales(scales)
+    number_format = chosen.choose("number_format", number_format, "dtype")
     _check_number_format(number_format)
-    result = _sweep(run, output, session, number_format, asked_scales, not no_confirm)
+    result = _sweep(chosen.apply(run), output, session, number_format, asked_scales, not no_confirm)
     _print_sweep(result, form, show_all)
     return int(_EXIT_CODES[result.status])
 

@@ -6,6 +6,7 @@ from enum import Enum
 
 from typing_extensions import assert_never
 
+from nanprobe.fail_on import FailOn
 from nanprobe.reports.interface import Report
 
 
@@ -15,10 +16,16 @@ class ReportFormat(str, Enum):
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
+    JUNIT = "junit"
+    GITHUB = "github"
 
 
-def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False) -> Report:
+def make_report(
+    form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False, failing: FailOn | None = None
+) -> Report:
     """The renderer of a format. Width (columns) and colour concern the terminal only, `show_all` also Markdown.
+
+    `failing` says which findings fail a test case of `junit`; None: errors.
 
     Imports each renderer late, so that `--format json` does not wait for rich.
     """
@@ -34,4 +41,12 @@ def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, sho
         from nanprobe.reports.markdown import MarkdownReport
 
         return MarkdownReport(show_all=show_all)
+    if form is ReportFormat.JUNIT:
+        from nanprobe.reports.junit import JunitReport
+
+        return JunitReport() if failing is None else JunitReport(failing)
+    if form is ReportFormat.GITHUB:
+        from nanprobe.reports.github import GithubReport
+
+        return GithubReport()
     assert_never(form)

@@ -50,6 +50,9 @@ class Exit:
 class Launcher(Protocol):
     """Runs stages, one after the other, each in a process of its own."""
 
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """Return when stages start at once; calls `watch` meanwhile. Raises CouldNotConclude when they never will."""
+
     def run(self, request: StageRequest, log: OutputLog, timeout: float, watch: Callable[[], None]) -> Exit:
         """Run one stage to its end; calls `watch` about ten times a second. Ctrl-C stops the stage and goes on up."""
 
@@ -60,9 +63,11 @@ class Launcher(Protocol):
     ) -> None: ...
 
 
-def make_launcher(seed: int) -> Launcher:
-    """The launcher for this platform, its torch already loading."""
-    return ForkServerLauncher(seed) if hasattr(os, "fork") and hasattr(socket, "send_fds") else SpawnLauncher(seed)
+def make_launcher(seed: int, threads: int | None = None) -> Launcher:
+    """The launcher for this platform, its torch already loading; stages may use so many threads, None: all."""
+    if hasattr(os, "fork") and hasattr(socket, "send_fds"):
+        return ForkServerLauncher(seed, threads)
+    return SpawnLauncher(seed, threads)
 
 
 def _command(module: str, argument: str) -> list[str]:
@@ -70,20 +75,21 @@ def _command(module: str, argument: str) -> list[str]:
     return [sys.executable, "-c", _BOOTSTRAP.format(root=root, module=module, argument=argument)]
 
 
-def _environment(seed: int) -> dict[str, str]:
+def _environment(seed: int, threads: int | None) -> dict[str, str]:
     """The user's own, and where it says nothing: sets in the same order in every run, OpenMP threads that do not spin.
 
     Threads that spin while they wait take the processor from those they wait for, as soon as anything else runs: on two
     busy cores, a step of a small transformer took 16 to 50 times as long with them. The numbers are the same.
     """
     spins = {} if "GOMP_SPINCOUNT" in os.environ else {"OMP_WAIT_POLICY": "passive"}
-    return {"PYTHONHASHSEED": str(seed % 2**32), **spins, **os.environ}
+    limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    return {"PYTHONHASHSEED": str(seed % 2**32), **spins, **limit, **os.environ}
 
 
 class ForkServerLauncher:
     """Forks each stage from one process that has loaded torch (`nanprobe.target.server`)."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, threads: int | None = None) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -93,10 +99,17 @@ class ForkServerLauncher:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=(theirs.fileno(),),
-                env=_environment(seed),
+                env=_environment(seed, threads),
                 start_new_session=True,  # Ctrl-C is this process's to handle
             )
         self._ready = False
+
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """Return when torch is loaded. Raises CouldNotConclude when it cannot be, or the server is gone."""
+        try:
+            self._await_ready(watch)
+        except (EOFError, ConnectionError) as error:
+            raise CouldNotConclude(self._explain_lost_server()) from error
 
     def run(self, request: StageRequest, log: OutputLog, timeout: float, watch: Callable[[], None]) -> Exit:
         """Run one stage to its end. Raises CouldNotConclude when torch cannot be loaded or the server is gone."""
@@ -184,8 +197,11 @@ class ForkServerLauncher:
 class SpawnLauncher:
     """Starts a fresh interpreter for each stage, where there is no fork; slower by an import of torch each."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, threads: int | None = None) -> None:
+        self._seed, self._threads = seed, threads
+
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """Each stage loads its own torch; there is nothing to wait for."""
 
     def run(self, request: StageRequest, log: OutputLog, timeout: float, watch: Callable[[], None]) -> Exit:
         """Run one stage to its end."""
@@ -195,7 +211,7 @@ class SpawnLauncher:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(self._seed),
+            env=_environment(self._seed, self._threads),
         )
         assert child.stdin is not None and child.stdout is not None  # both are pipes, as asked for above
         log.start(os.dup(child.stdout.fileno()))

@@ -9,7 +9,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from nanprobe.errors import TargetNotFound, UsageError
+from nanprobe.errors import RecipeInvalid, TargetNotFound, UsageError
+from nanprobe.recipe import Recipe
 from nanprobe.records import Target
 from nanprobe.target.contract import find_contract
 
@@ -38,15 +39,27 @@ def locate_script(path: str, argv: tuple[str, ...]) -> Target:
     return Target(path, argv, "contract" if contract else "script")
 
 
-def locate_module(name: str, argv: tuple[str, ...]) -> Target:
-    """A module by its dotted name, as `python -m` finds it. Raises TargetNotFound or UsageError."""
-    spec = find_main_spec(name)
+def locate_module(name: str, argv: tuple[str, ...], directory: str | None = None) -> Target:
+    """A module by its dotted name, as `python -m` in a directory finds it. Raises TargetNotFound or UsageError."""
+    spec = find_main_spec(name, directory)
     if spec.origin and spec.origin.endswith(".py"):
         _parse(spec.origin, _read(spec.origin))
     return Target(name, argv, "module")
 
 
-def find_main_spec(name: str) -> importlib.machinery.ModuleSpec:
+def locate_recipe(recipe: Recipe) -> Target:
+    """What a recipe runs; a script by its path from the working directory. Raises RecipeInvalid, TargetNotFound."""
+    if recipe.module is not None:
+        return locate_module(recipe.module, recipe.args, str(recipe.folder.absolute()))
+    if recipe.target is None:
+        raise RecipeInvalid(
+            f"has no target, so there is nothing to run; it gives settings to a script of yours: "
+            f"nanprobe diagnose train.py --recipe {recipe.name}"
+        )
+    return locate_script(str(recipe.folder / recipe.target), recipe.args)
+
+
+def find_main_spec(name: str, directory: str | None = None) -> importlib.machinery.ModuleSpec:
     """Where the code of `python -m name` is, looked up without importing its packages.
 
     Raises TargetNotFound when there is none.
@@ -54,14 +67,15 @@ def find_main_spec(name: str) -> importlib.machinery.ModuleSpec:
     if name.endswith(".py") or os.sep in name:
         dotted = name.removesuffix(".py").strip("./").replace(os.sep, ".")
         raise TargetNotFound(f"-m {name}: -m takes a module's dotted name; write `-m {dotted}`, or leave -m out")
-    path: list[str] | None = [os.getcwd(), *sys.path]
+    directory = directory or os.getcwd()
+    path: list[str] | None = [directory, *sys.path]
     spec, done = None, ""
     for part in name.split("."):
         done = f"{done}.{part}" if done else part
         spec = _find_spec(done, path)
         if spec is None:
             raise TargetNotFound(
-                f"-m {name}: no module named {done!r} in {os.getcwd()} or where Python looks for modules"
+                f"-m {name}: no module named {done!r} in {directory} or where Python looks for modules"
             )
         path = list(spec.submodule_search_locations) if spec.submodule_search_locations is not None else []
     if spec is not None and spec.submodule_search_locations is not None:

@@ -36,4 +36,12 @@ def make_sweep_report(
         from nanprobe.reports.sweep.markdown import SweepMarkdownReport
 
         return SweepMarkdownReport(show_all=show_all)
+    if form is ReportFormat.JUNIT:
+        from nanprobe.reports.sweep.junit import SweepJunitReport
+
+        return SweepJunitReport()
+    if form is ReportFormat.GITHUB:
+        from nanprobe.reports.sweep.github import SweepGithubReport
+
+        return SweepGithubReport()
     assert_never(form)

@@ -1,0 +1,123 @@
+"""Several checks at once: threads that wait for child processes, and outcomes in the order that was asked for."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+from nanprobe.check.bench import Bench
+from nanprobe.check.planning import Check
+from nanprobe.check.run import CheckRun
+from nanprobe.errors import NanprobeError
+from nanprobe.findings import Status
+from nanprobe.recipe.outcome import CheckOutcome, Comparison
+
+INTERRUPTED = "interrupted by Ctrl-C"
+_POLL_SECONDS = 0.2
+
+
+def run_checks(
+    checks: Sequence[Check], jobs: int, output: Path | None, started: Callable[[str], None]
+) -> Generator[CheckOutcome, None, None]:
+    """Run the checks, so many at a time; outcomes come in the order of the checks, each as soon as it is known.
+
+    Each gets a run directory of its own, in `output` or in the user's cache. After Ctrl-C what was running and what
+    had not begun comes as inconclusive, and then KeyboardInterrupt goes on up.
+    """
+    pool = _Pool(checks, jobs, output, started)
+    done: dict[int, CheckOutcome] = {}
+    interrupted = False
+    with pool:
+        for index in range(len(checks)):
+            while index not in done:
+                try:
+                    number, outcome = pool.next_outcome()
+                except KeyboardInterrupt:
+                    interrupted = True
+                    pool.stop()
+                    continue
+                done[number] = outcome
+            yield done.pop(index)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+class _Pool:
+    """Threads that each take the next check until none is left. What runs is in child processes; these only wait."""
+
+    def __init__(self, checks: Sequence[Check], jobs: int, output: Path | None, started: Callable[[str], None]) -> None:
+        self._output, self._started = output, started
+        self._stopped = threading.Event()
+        self._waiting: queue.SimpleQueue[tuple[int, Check]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, CheckOutcome | BaseException]] = queue.SimpleQueue()
+        for numbered in enumerate(checks):
+            self._waiting.put(numbered)
+        jobs = min(jobs, len(checks))
+        threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None
+        self._workers = [threading.Thread(target=self._work, args=(threads,)) for _ in range(jobs)]
+
+    def __enter__(self) -> _Pool:
+        for worker in self._workers:
+            worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for worker in self._workers:
+            worker.join()
+
+    def stop(self) -> None:
+        """End what runs, and begin nothing more."""
+        self._stopped.set()
+
+    def next_outcome(self) -> tuple[int, CheckOutcome]:
+        """The next that is known; an error of nanprobe's own in a thread is raised here."""
+        while True:
+            try:
+                number, outcome = self._done.get(timeout=_POLL_SECONDS)  # not for ever: Ctrl-C has to come through
+            except queue.Empty:
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return number, outcome
+
+    def _work(self, threads: int | None) -> None:
+        with Bench(threads, self._watch) as bench:
+            while True:
+                try:
+                    number, check = self._waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    self._done.put((number, self._run(check, bench)))
+                except BaseException as error:
+                    self._done.put((number, error))
+
+    def _run(self, check: Check, bench: Bench) -> CheckOutcome:
+        if self._stopped.is_set():
+            return _unfinished(check, f"{INTERRUPTED} before it began", 0.0)
+        self._started(check.recipe.name)
+        started = time.monotonic()
+        try:
+            with bench.launcher(check.plan.seed) as launcher:
+                started = time.monotonic()
+                return CheckRun(check, self._output, launcher).run()
+        except KeyboardInterrupt:
+            return _unfinished(check, INTERRUPTED, time.monotonic() - started)
+        except NanprobeError as error:
+            return _unfinished(check, str(error), time.monotonic() - started)
+
+    def _watch(self) -> None:
+        if self._stopped.is_set():
+            raise KeyboardInterrupt
+
+
+def _unfinished(check: Check, reason: str, seconds: float) -> CheckOutcome:
+    recipe = check.recipe
+    return CheckOutcome(
+        recipe.name, recipe.path, Comparison(reasons=(reason,)), seconds, Status.INCONCLUSIVE, about=recipe.about
+    )

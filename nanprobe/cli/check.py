@@ -1,0 +1,126 @@
+"""`nanprobe check`: recipes as a smoke test."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nanprobe.cli.screen import report_width, show, wants_color
+from nanprobe.errors import ExitCode
+from nanprobe.options import at_least, choose
+from nanprobe.recipe.outcome import CheckOutcome, CheckVerdict, verdict_of
+from nanprobe.reports.check import CheckFormat, make_check_report
+
+if TYPE_CHECKING:
+    from nanprobe.check import Check
+
+_EXIT_CODES = {
+    CheckVerdict.PASSED: ExitCode.HEALTHY,
+    CheckVerdict.FAILED: ExitCode.FAILING,
+    CheckVerdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
+
+
+def check(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE|DIR]...",
+            help="Recipes: files, names, or folders to search. Default: ./nanprobe.yaml and ./recipes.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", metavar="N", help="Checks that run at the same time.")] = 1,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for the run directories; default: the user's cache."),
+    ] = None,
+    report_format: Annotated[
+        str, typer.Option("--format", metavar="terminal|json|junit|github", help="Format of the report.")
+    ] = "terminal",
+) -> int:
+    """Run the target of each recipe and compare what is found with what the recipe expects.
+
+    A line for each recipe goes to stdout as soon as it is known. Exit code: 0 all as expected, 1 something differs, 2
+    usage error, 3 something could not be told.
+
+    For example:
+
+        nanprobe check
+
+        nanprobe check recipes/ --jobs 2
+
+        nanprobe check smoke.recipe.yaml --format junit > report.xml
+    """
+    form = choose("--format", report_format, {form.value: form for form in CheckFormat})
+    at_least("--jobs", jobs, 1)
+    from nanprobe.check import plan_checks
+    from nanprobe.recipe.collection import collect_recipes
+
+    checks = plan_checks(collect_recipes(recipes or []))
+    outcomes = _run(checks, jobs, None if output is None else Path(output), form)
+    return int(_EXIT_CODES[verdict_of(tuple(outcomes))])
+
+
+def _run(checks: tuple[Check, ...], jobs: int, output: Path | None, form: CheckFormat) -> list[CheckOutcome]:
+    """Run them, and report; after Ctrl-C what is known so far."""
+    from nanprobe.check import run_checks
+
+    outcomes: list[CheckOutcome] = []
+    tell, finish = _reporting(form, [check.recipe.name for check in checks])
+    try:
+        with (
+            _showing_progress(len(checks)) as started,
+            contextlib.closing(run_checks(checks, jobs, output, started)) as running,
+        ):
+            for outcome in running:
+                outcomes.append(outcome)
+                tell(outcome)
+    finally:
+        finish(outcomes)
+    return outcomes
+
+
+def _reporting(
+    form: CheckFormat, names: list[str]
+) -> tuple[Callable[[CheckOutcome], None], Callable[[list[CheckOutcome]], None]]:
+    """What is done with each outcome as it comes, and with all of them at the end."""
+    if form is CheckFormat.TERMINAL:
+        from nanprobe.reports.check.terminal import CheckTerminalReport
+
+        terminal = CheckTerminalReport(report_width(), wants_color(), max(map(len, names), default=0))
+        return lambda outcome: show(terminal.render_outcome(outcome)), lambda all_: show(terminal.render_summary(all_))
+    report = make_check_report(form)
+    return _say_on_stderr, lambda all_: show(report.render(all_))
+
+
+def _say_on_stderr(outcome: CheckOutcome) -> None:
+    """Progress where stdout is for a document."""
+    from nanprobe.reports.check.wording import VERDICTS
+
+    print(f"nanprobe: {outcome.name}: {VERDICTS[outcome.verdict]}, {outcome.seconds:.1f} s", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _showing_progress(count: int) -> Iterator[Callable[[str], None]]:
+    """On a terminal, one line at the bottom of stderr that says what runs now; gone when it is over."""
+    if not (sys.stderr.isatty() and sys.stdout.isatty()):
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+    begun = 0
+    with console.status(Text("loading torch")) as status:
+
+        def started(name: str) -> None:
+            nonlocal begun
+            begun += 1
+            status.update(Text(f"{name}  {begun}/{count}"))
+
+        yield started

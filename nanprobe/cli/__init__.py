@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import nanprobe
-from nanprobe.cli import diagnose, explain, sweep_scale
+from nanprobe.cli import diagnose, explain, report, sweep_scale
 from nanprobe.cli.application import run
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 # In the order of --help.
 app.command()(diagnose.diagnose)
 app.command("sweep-scale")(sweep_scale.sweep_scale)
+app.command()(report.report)
 app.command()(explain.explain)
 
 

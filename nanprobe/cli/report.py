@@ -7,24 +7,14 @@ from typing import Annotated
 
 import typer
 
+from nanprobe.cli.formats import FORMATS, choose_format
 from nanprobe.cli.output_file import save
 from nanprobe.cli.screen import report_width, show, wants_color
-from nanprobe.errors import ExitCode, UsageError
+from nanprobe.errors import ExitCode
 from nanprobe.fail_on import FailOn
-from nanprobe.options import STATUS_CODES, choose, exit_code
+from nanprobe.options import STATUS_CODES, exit_code
 from nanprobe.reports.formats import ReportFormat
 
-FORMATS = {form.value: form for form in ReportFormat}
-_ENDINGS = {
-    ".json": "json",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".html": "html",
-    ".htm": "html",
-    ".xml": "junit",
-    ".txt": "terminal",
-    "": "terminal",
-}
 RUN_HELP = "A run directory; `last` is the newest run, `last~1` the one before it."
 
 
@@ -54,22 +44,13 @@ def report(
 
         nanprobe report my-run -o report.md
     """
-    form = _choose_format(report_format, output)
+    form = choose_format(report_format, output)
     text, code = _render(run, form, show_all, color=output is None and wants_color())
     if output is None:
         show(text)
     else:
         save(text, output, force)
     return int(code)
-
-
-def _choose_format(named: str | None, output: Path | None) -> ReportFormat:
-    if named is not None or output is None:
-        return choose("--format", named or ReportFormat.TERMINAL.value, FORMATS)
-    name = _ENDINGS.get(output.suffix.lower())
-    if name not in FORMATS:
-        raise UsageError(f"{output}: no format goes by the ending {output.suffix}; say which with --format")
-    return FORMATS[name]
 
 
 def _render(named: str, form: ReportFormat, show_all: bool, color: bool) -> tuple[str, ExitCode]:

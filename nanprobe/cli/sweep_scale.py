@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.formats import FORMAT_HELP, choose_format
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
 from nanprobe.cli.target import locate
 from nanprobe.options import DEVICES, STATUS_CODES, at_least, choose, parse_scales, positive
@@ -50,9 +51,7 @@ def sweep_scale(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
-    report_format: Annotated[
-        str, typer.Option("--format", metavar="terminal|json", help="Format of the report.")
-    ] = "terminal",
+    report_format: Annotated[str, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP)] = "terminal",
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let the script write its files for real.")
     ] = False,
@@ -73,7 +72,7 @@ def sweep_scale(
         nanprobe sweep-scale train.py --scales 1,16,65536
     """
     session: Session = context.obj
-    form = choose("--format", report_format, {form.value: form for form in ReportFormat})
+    form = choose_format(report_format)
     run = RunPlan(
         target=locate(target, module, session.script_args),
         steps=at_least("--steps", steps, 1),

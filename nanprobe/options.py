@@ -14,6 +14,11 @@ from nanprobe.records import StageName
 T = TypeVar("T")
 
 DEVICES = {name: name for name in ("auto", "cpu", "cuda")}
+STATUS_CODES = {
+    Status.HEALTHY: ExitCode.HEALTHY,
+    Status.FAILING: ExitCode.FAILING,
+    Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
 
 
 def choose(option: str, value: str, choices: dict[str, T]) -> T:

@@ -55,6 +55,16 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """Everything `nanprobe sweep-scale` was asked for."""
+
+    run: RunPlan
+    number_format: str = "float16"
+    scales: tuple[float, ...] = ()  # run exactly these for real
+    confirm: bool = True  # run the window's edges for real
+
+
+@dataclass(frozen=True, slots=True)
 class StageRequest:
     """What one child process is to run and watch."""
 

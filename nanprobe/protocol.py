@@ -49,7 +49,7 @@ def run_protocol(
     Raises RunInterrupted, with all that was measured, on Ctrl-C; CouldNotConclude when no stage can be started at all.
     """
     stages = StageRunner(plan, directory, launcher, progress, copy)
-    write_run(run_record(plan, directory, ()), plan)
+    write_run(run_record(plan, directory, ()), plan, finished=False)
     interrupted = False
     try:
         for name in [name for name in StageName if name in plan.stages]:

@@ -32,6 +32,7 @@ FLOORS: dict[str, int] = {
     "progress": 1,
     "options": 1,
     "reports": 2,
+    "saved_sweep": 2,
     "precision": 3,
     "probe": 4,
     "target": 5,

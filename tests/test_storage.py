@@ -164,7 +164,7 @@ def test_writing_the_run_again_keeps_the_traces_the_stages_wrote(tmp_path):
 
 def test_a_stage_that_left_nothing_is_skipped_and_says_why(tmp_path):
     run, _ = samples.overflow(tmp_path)
-    write_run(replace(run, stages=run.stages[:1]), RunPlan(run.target))
+    write_run(replace(run, stages=run.stages[:1]), RunPlan(run.target), finished=False)
     found = read_run(tmp_path).stages
     assert [stage.outcome for stage in found[1:]] == [Outcome.SKIPPED, Outcome.SKIPPED]
     assert found[1].reason == "the run ended before this stage began"
@@ -278,6 +278,10 @@ def test_a_broken_line_in_the_middle_is_reported_with_its_number(tmp_path, broke
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunUnreadable, match="no such directory; expected one that `nanprobe diagnose` made") as caught:
         read_run(tmp_path / "nowhere")
+    with pytest.raises(RunUnreadable, match="is empty; give one that"):
+        read_run(tmp_path)
+    assert caught.value.exit_code is ExitCode.USAGE
+    (tmp_path / "notes.txt").touch()
     assert caught.value.exit_code is ExitCode.USAGE
     with pytest.raises(RunUnreadable, match=r"not a nanprobe run directory, it has no run\.json"):
         read_run(tmp_path)

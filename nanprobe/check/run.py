@@ -11,6 +11,7 @@ from nanprobe.diagnosis import diagnose
 from nanprobe.findings import Diagnosis
 from nanprobe.loss_scale.conflict import find_conflict
 from nanprobe.loss_scale.result import SweepResult
+from nanprobe.plan import SweepPlan
 from nanprobe.progress import Progress
 from nanprobe.protocol import RunInterrupted, run_protocol
 from nanprobe.recipe.comparison import compare_diagnosis, compare_sweep
@@ -19,7 +20,7 @@ from nanprobe.recipe.outcome import CheckOutcome, Comparison, SweepFacts
 from nanprobe.reports.document import build_document
 from nanprobe.reports.sweep.document import build_sweep_document
 from nanprobe.storage import new_run_directory, write_document, write_json
-from nanprobe.sweep import SweepPlan, run_sweep
+from nanprobe.sweep import run_sweep
 from nanprobe.target.launcher import Launcher
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.formats import FORMAT_HELP, choose_format
 from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
 from nanprobe.fail_on import FailOn
@@ -50,9 +51,7 @@ def diagnose(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
-    report_format: Annotated[
-        str, typer.Option("--format", metavar="|".join(ReportFormat), help="Format of the report.")
-    ] = "terminal",
+    report_format: Annotated[str, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP)] = "terminal",
     fail_on: Annotated[
         str,
         typer.Option(
@@ -91,7 +90,7 @@ def diagnose(
         nanprobe diagnose train.py --format json --fail-on warning > report.json
     """
     session: Session = context.obj
-    form = choose("--format", report_format, {form.value: form for form in ReportFormat})
+    form = choose_format(report_format)
     chosen = RecipeOption.parse(context, recipe)
     failing = FailOn.parse(chosen.choose("fail_on", fail_on, "fail_on"))
     plan = RunPlan(

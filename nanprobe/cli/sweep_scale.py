@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.formats import FORMAT_HELP, choose_format
 from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
-from nanprobe.errors import ExitCode
-from nanprobe.findings import Status
-from nanprobe.options import DEVICES, at_least, choose, parse_scales, positive
-from nanprobe.plan import DEFAULT_STEPS, RunPlan
+from nanprobe.options import DEVICES, STATUS_CODES, at_least, choose, parse_scales, positive
+from nanprobe.plan import DEFAULT_STEPS, RunPlan, SweepPlan
 from nanprobe.reports.formats import ReportFormat
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ def sweep_scale(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
-    report_format: Annotated[
-        str, typer.Option("--format", metavar="|".join(ReportFormat), help="Format of the report.")
-    ] = "terminal",
+    report_format: Annotated[str, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP)] = "terminal",
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let the script write its files for real.")
     ] = False,
@@ -79,7 +76,7 @@ def sweep_scale(
         nanprobe sweep-scale train.py --scales 1,16,65536
     """
     session: Session = context.obj
-    form = choose("--format", report_format, {form.value: form for form in ReportFormat})
+    form = choose_format(report_format)
     chosen = RecipeOption.parse(context, recipe)
     run = RunPlan(
         target=chosen.locate(target, module, session.script_args),
@@ -97,14 +94,7 @@ def sweep_scale(
     _check_number_format(number_format)
     result = _sweep(chosen.apply(run), output, session, number_format, asked_scales, not no_confirm)
     _print_sweep(result, form, show_all)
-    return int(_EXIT_CODES[result.status])
-
-
-_EXIT_CODES = {
-    Status.HEALTHY: ExitCode.HEALTHY,
-    Status.FAILING: ExitCode.FAILING,
-    Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-}
+    return int(STATUS_CODES[result.status])
 
 
 def _check_number_format(name: str) -> None:
@@ -122,7 +112,7 @@ def _sweep(
     session.run_directory = new_run_directory(output, run.target)
     with make_launcher(run.seed) as launcher:
         from nanprobe.progress import open_progress
-        from nanprobe.sweep import SweepPlan, run_sweep
+        from nanprobe.sweep import run_sweep
 
         plan = SweepPlan(run, number_format, scales, confirm)
         with open_progress(sys.stderr, quiet=run.show_output) as progress:
@@ -131,9 +121,10 @@ def _sweep(
 
 def _print_sweep(result: SweepResult, form: ReportFormat, show_all: bool) -> None:
     from nanprobe.reports.sweep import make_sweep_report
+    from nanprobe.storage import SWEEP_FILE
 
     document = make_sweep_report(ReportFormat.JSON).render(result)
-    Path(result.run.directory, "sweep.json").write_text(document, encoding="utf-8")
+    Path(result.run.directory, SWEEP_FILE).write_text(document, encoding="utf-8")
     width = report_width()
     report = make_sweep_report(form, width=width, color=wants_color(), show_all=show_all)
     show(report.render(result))

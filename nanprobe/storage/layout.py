@@ -27,6 +27,7 @@ from nanprobe.records import (
 
 SCHEMA_VERSION = 1
 RUN_FILE, DIAGNOSIS_FILE, TRACE_FILE, OUTPUT_FILE = "run.json", "diagnosis.json", "trace.jsonl", "output.log"
+SWEEP_FILE = "sweep.json"
 
 Record = StepRecord | DeepStep | CallRecord | BatchRecord | ErrorRecord
 
@@ -49,7 +50,7 @@ ROWS: tuple[type[Any], ...] = (  # written as positional arrays
     UpdateRecord,
     ParameterInfo,
 )
-# The last two are a sweep's, read by nanprobe.sweep; a stage's reader passes over them.
+# The last two are a sweep's, read by nanprobe.saved_sweep; a stage's reader passes over them.
 DICT_TYPES = ("header", "facts", "notice", "end", "parameters", "histogram", "element_update")
 
 

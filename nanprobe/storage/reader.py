@@ -39,16 +39,17 @@ class TraceTail:
                 yield step
 
 
-def read_stage(directory: str | Path) -> StageTrace:
+def read_stage(directory: str | Path, *, whole: bool = False) -> StageTrace:
     """The stage as far as it was written; one that has no end line crashed, and says so.
 
-    Raises RunUnreadable when there is no such directory, or a line that is not the last is broken.
+    Raises RunUnreadable when there is no such directory, or a line that is not the last is broken; when the stage is
+    known to be `whole`, also for a trace without an end, which lost it later.
     """
     directory = Path(directory)
-    if directory.is_dir() and not (directory / TRACE_FILE).exists():
+    if not whole and directory.is_dir() and not (directory / TRACE_FILE).exists():
         reason = "the process died before it could write anything"
         return StageTrace(_name_of(directory), Outcome.CRASHED, "float32", reason=reason)
-    trace = _read_trace(directory / TRACE_FILE, _name_of(directory))
+    trace = _read_trace(directory / TRACE_FILE, _name_of(directory), whole)
     deep = {step.step: step for step in trace.deep_steps}
     for path in sorted(directory.glob("trace-rerun-*.jsonl")):
         deep.update((step.step, step) for step in _read_trace(path, trace.name).deep_steps)
@@ -60,7 +61,13 @@ def _name_of(directory: Path) -> StageName:
     return next((name for name in StageName if name.value == directory.name), StageName.FP32)
 
 
-def _read_trace(path: Path, name: StageName) -> StageTrace:
+def read_lines(path: Path, tag: str) -> list[dict[str, Any]]:
+    """The lines of one type in a trace, in order; those of other types are not decoded. Raises RunUnreadable."""
+    start = f'{{"type":"{tag}"'.encode()
+    return [line for _, line in _read_lines(path, start)]
+
+
+def _read_trace(path: Path, name: StageName, whole: bool = False) -> StageTrace:
     decoder = Decoder({})
     records: dict[str, list[Any]] = {tag: [] for tag in CLASSES}
     facts: dict[str, object] = {}
@@ -83,6 +90,8 @@ def _read_trace(path: Path, name: StageName) -> StageTrace:
                 notices.append(line["text"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise RunUnreadable(f"{path}: line {number} is no record nanprobe knows: {error!r}") from error
+    if whole and not ended:
+        raise RunUnreadable(f"{path}: cut short: the run came to its end, but this trace has lost its own")
     trace = StageTrace(
         **about,
         steps=tuple(records["step"]),
@@ -103,7 +112,7 @@ def _explain_missing_end(trace: StageTrace) -> str:
     return f"the process died {after} without saying why (killed, out of memory, or a crash in native code)"
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_lines(path: Path, start: bytes = b"") -> Iterator[tuple[int, dict[str, Any]]]:
     """The lines of a trace with their numbers; a broken last line, as a killed process leaves, is passed over."""
     try:
         lines = path.read_bytes().split(b"\n")
@@ -111,7 +120,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise RunUnreadable(f"{path}: cannot read the stage's trace: {error.strerror or error}") from error
     last = max((number for number, line in enumerate(lines) if line), default=-1)
     for number, line in enumerate(lines):
-        if not line:
+        if not line or not line.startswith(start):
             continue
         try:
             decoded = json.loads(line)

@@ -14,6 +14,7 @@ class ReportFormat(str, Enum):
 
     TERMINAL = "terminal"
     JSON = "json"
+    HTML = "html"
 
 
 def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, show_all: bool = False) -> Report:
@@ -29,4 +30,8 @@ def make_report(form: ReportFormat, *, width: int = 80, color: bool = False, sho
         from nanprobe.reports.json_report import JsonReport
 
         return JsonReport()
+    if form is ReportFormat.HTML:
+        from nanprobe.reports.html import HtmlReport
+
+        return HtmlReport()
     assert_never(form)

@@ -32,4 +32,8 @@ def make_sweep_report(
         from nanprobe.reports.sweep.document import SweepJsonReport
 
         return SweepJsonReport()
+    if form is ReportFormat.HTML:
+        from nanprobe.reports.html.sweep import SweepHtmlReport
+
+        return SweepHtmlReport()
     assert_never(form)

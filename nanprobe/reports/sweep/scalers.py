@@ -29,14 +29,14 @@ def draw_script_scaler(canvas: Canvas, result: SweepResult) -> None:
     canvas.rows(
         [
             ("settings", settings),
-            ("scale by step", _describe_stretches(scaler)),
+            ("scale by step", describe_stretches(scaler)),
             ("skipped", share),
             ("effective steps", show_percent(scaler.effective_step_fraction)),
         ]
     )
 
 
-def _describe_stretches(scaler: ScalerHistory) -> str:
+def describe_stretches(scaler: ScalerHistory) -> str:
     """Runs of steps and their scale, as in: 0 to 2: 2^16 (skipped), 3 to 49: 2^13."""
     stretches: list[tuple[int, int]] = []
     for step, scale in enumerate(scaler.scales):
@@ -99,7 +99,7 @@ def _cells(outcome: PolicyOutcome) -> dict[str, str]:
         "SCALER": shorten_middle(clean(outcome.policy.name), NAME_WIDTH),
         "START": show_power(outcome.policy.init_scale),
         "INTERVAL": f"{outcome.policy.growth_interval:,}",
-        "SKIPPED": _show_spread(outcome.skipped_steps),
+        "SKIPPED": show_spread(outcome.skipped_steps),
         "EFFECTIVE": f"{100 * outcome.effective_step_fraction.mean:.2f}%",
         "FLUSHED": NOT_MEASURED if flushed is None else show_percent(flushed.mean),
         "LOWEST": show_power(outcome.lowest_scale),
@@ -107,7 +107,8 @@ def _cells(outcome: PolicyOutcome) -> dict[str, str]:
     }
 
 
-def _show_spread(spread: Spread) -> str:
+def show_spread(spread: Spread) -> str:
+    """The mean, and the extremes where they differ."""
     mean = show_number(round(spread.mean))
     if spread.low == spread.high:
         return mean

@@ -46,7 +46,7 @@ def draw_inconclusive(canvas: Canvas, run: RunRecord, diagnosis: Diagnosis) -> N
         canvas.heading(f"THE SCRIPT'S ERROR, IN THE {failed.name.value} STAGE")
         _draw_error(canvas, failed.error)
     canvas.heading("WHAT TO DO")
-    for number, text in enumerate(_list_advice(run), 1):
+    for number, text in enumerate(list_advice(run), 1):
         canvas.paragraph(text, lead=[(f"{number}. ", "bold")], indent=2)
 
 
@@ -68,7 +68,7 @@ def _draw_error(canvas: Canvas, error: ErrorRecord) -> None:
         canvas.paragraph(f"{error.kind}: {error.message}", indent=4)
 
 
-def _list_advice(run: RunRecord) -> list[str]:
+def list_advice(run: RunRecord) -> list[str]:
     """What helps, by how the stages ended."""
     stopped = [stage for stage in run.stages if stage.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)]
     stepless = [stage for stage in run.stages if stage.outcome is Outcome.COMPLETED and not stage.steps]

@@ -23,6 +23,7 @@ from nanprobe.loss_scale.replay import (
     make_path,
 )
 from nanprobe.loss_scale.result import Advice, Confirmation, RealRun, ScalerHistory, SweepResult, SweepRun
+from nanprobe.loss_scale.spectra import layer_spectra
 from nanprobe.loss_scale.window import Limits, Window, find_layer_windows, find_step_windows, find_window
 
 GROWTH_INTERVALS = (500, 1000, 1500, 2000, 3000, 5000)
@@ -79,6 +80,7 @@ def analyse_sweep(
             "block_length": block_length(len(path)),
             "seed": run.seed,
         },
+        spectra=layer_spectra(histograms),
     )
 
 

@@ -8,6 +8,7 @@ from nanprobe.findings import Status
 from nanprobe.loss_scale.outcomes import ScaleRow
 from nanprobe.loss_scale.policies import ScalerPolicy
 from nanprobe.loss_scale.replay import PolicyOutcome
+from nanprobe.loss_scale.spectra import LayerSpectrum
 from nanprobe.loss_scale.window import LayerWindow, Limits, Window
 from nanprobe.records import Target
 
@@ -132,3 +133,4 @@ class SweepResult:
     confirmations: tuple[Confirmation, ...] = ()
     real_runs: tuple[RealRun, ...] = ()  # of --scales
     bootstrap: dict[str, int] = field(default_factory=dict)  # steps, resamples, block_length, seed
+    spectra: tuple[LayerSpectrum, ...] = ()  # exponents of the recorded gradients, by layer

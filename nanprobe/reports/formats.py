@@ -16,6 +16,7 @@ class ReportFormat(str, Enum):
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
+    HTML = "html"
     JUNIT = "junit"
     GITHUB = "github"
 
@@ -49,4 +50,8 @@ def make_report(
         from nanprobe.reports.github import GithubReport
 
         return GithubReport()
+    if form is ReportFormat.HTML:
+        from nanprobe.reports.html import HtmlReport
+
+        return HtmlReport()
     assert_never(form)

@@ -44,4 +44,8 @@ def make_sweep_report(
         from nanprobe.reports.sweep.github import SweepGithubReport
 
         return SweepGithubReport()
+    if form is ReportFormat.HTML:
+        from nanprobe.reports.html.sweep import SweepHtmlReport
+
+        return SweepHtmlReport()
     assert_never(form)

@@ -33,13 +33,13 @@ def list_scaler(scaler: ScalerHistory) -> list[tuple[str, str]]:
     share = f"{scaler.skipped_steps:,} of {count_noun(len(scaler.skipped), 'step')}"
     return [
         ("settings", settings),
-        ("scale by step", _describe_stretches(scaler)),
+        ("scale by step", describe_stretches(scaler)),
         ("skipped", share),
         ("effective steps", show_percent(scaler.effective_step_fraction)),
     ]
 
 
-def _describe_stretches(scaler: ScalerHistory) -> str:
+def describe_stretches(scaler: ScalerHistory) -> str:
     """Runs of steps and their scale, as in: 0 to 2: 2^16 (skipped), 3 to 49: 2^13."""
     stretches: list[tuple[int, int]] = []
     for step, scale in enumerate(scaler.scales):
@@ -114,7 +114,7 @@ def list_cells(outcome: PolicyOutcome) -> dict[str, str]:
         "SCALER": shorten_middle(clean(outcome.policy.name), NAME_WIDTH),
         "START": show_power(outcome.policy.init_scale),
         "INTERVAL": f"{outcome.policy.growth_interval:,}",
-        "SKIPPED": _show_spread(outcome.skipped_steps),
+        "SKIPPED": show_spread(outcome.skipped_steps),
         "EFFECTIVE": f"{100 * outcome.effective_step_fraction.mean:.2f}%",
         "FLUSHED": NOT_MEASURED if flushed is None else show_percent(flushed.mean),
         "LOWEST": show_power(outcome.lowest_scale),
@@ -122,7 +122,8 @@ def list_cells(outcome: PolicyOutcome) -> dict[str, str]:
     }
 
 
-def _show_spread(spread: Spread) -> str:
+def show_spread(spread: Spread) -> str:
+    """The mean, and the extremes where they differ."""
     mean = show_number(round(spread.mean))
     if spread.low == spread.high:
         return mean

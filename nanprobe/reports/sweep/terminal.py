@@ -105,18 +105,19 @@ def _draw_edges(canvas: Canvas, result: SweepResult, window: Window) -> None:
 
 def list_edges(result: SweepResult, window: Window) -> list[tuple[str, str]]:
     """What sets each edge, with its numbers, and where the script's own scale lies."""
-    rows = [("lower edge", _explain_low(result, window)), ("upper edge", _explain_high(result, window))]
+    rows = [("lower edge", explain_low(result, window)), ("upper edge", explain_high(result, window))]
     if result.scaler is not None and result.scaler.scales:
         first, last = result.scaler.scales[0], result.scaler.scales[-1]
         whose = "your scale" if result.scaler.as_written else "the usual scale"
-        place = f"{show_power(first)}, {_place(first, window)}"
+        place = f"{show_power(first)}, {place_of_scale(first, window)}"
         if last != first:
-            place += f"; {show_power(last)} in the last step, {_place(last, window)}"
+            place += f"; {show_power(last)} in the last step, {place_of_scale(last, window)}"
         rows.append((whose, place))
     return rows
 
 
-def _explain_low(result: SweepResult, window: Window) -> str:
+def explain_low(result: SweepResult, window: Window) -> str:
+    """What sets the lower edge, with its numbers."""
     if window.low_set_by is None:
         return "none: even without scaling (2^0) every gradient is kept"
     row = _find_layer(result, window.low_set_by)
@@ -128,7 +129,8 @@ def _explain_low(result: SweepResult, window: Window) -> str:
     return f"{needs}: at {show_power(row.below.scale)} it loses {lost} of its norm"
 
 
-def _explain_high(result: SweepResult, window: Window) -> str:
+def explain_high(result: SweepResult, window: Window) -> str:
+    """What sets the upper edge, with its numbers."""
     if window.high_set_by is None:
         return "none: nothing overflows up to 2^32"
     row = _find_layer(result, window.high_set_by)
@@ -142,7 +144,7 @@ def _find_layer(result: SweepResult, layer: str) -> LayerWindow:
     return next(row for row in result.layers if row.layer == layer)
 
 
-def _place(scale: float, window: Window) -> str:
+def place_of_scale(scale: float, window: Window) -> str:
     """Where a scale lies."""
     if window.contains(scale):
         return "inside the window"

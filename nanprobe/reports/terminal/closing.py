@@ -14,7 +14,7 @@ def draw_closing(canvas: Canvas, run: RunRecord, diagnosis: Diagnosis) -> None:
     """The run directory, and commands with what each is for; commands are never broken, they are there to be copied."""
     canvas.rule(style="dim")
     canvas.line(("run   ", "dim"), shorten_home(run.directory), whole=True)
-    for number, (command, purpose) in enumerate(_list_next(run, diagnosis)):
+    for number, (command, purpose) in enumerate(list_next(run, diagnosis)):
         lead, comment = "next  " if number == 0 else "      ", f"  # {purpose}"
         fits = len(lead + command + comment) <= canvas.width
         canvas.line((lead, "dim"), (command, "cyan"), (comment if fits else "", "dim"), whole=True)
@@ -30,7 +30,8 @@ def shorten_home(path: str) -> str:
         return path
 
 
-def _list_next(run: RunRecord, diagnosis: Diagnosis) -> list[tuple[str, str]]:
+def list_next(run: RunRecord, diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Commands that lead on from here, and what each is for."""
     commands = []
     verdict = diagnosis.verdict
     if verdict is not None:

@@ -7,7 +7,7 @@ from torch import nn
 STEPS = 30
 BATCH = 8
 SIZE = 64
-MASK_WEIGHT = 1e-3
+MASK_WEIGHT = 1e-5
 
 
 class Detector(nn.Module):

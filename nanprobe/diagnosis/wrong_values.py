@@ -101,7 +101,9 @@ def _suspects(trail: Trail, op: OpRecord, want: Birth) -> list[tuple[InputRecord
     position = SINGULAR_AT_ZERO.get(base_name(op.op))
     if position is None:
         return []
-    divisors = [lane.inputs[position] for lane in lanes if lane.inputs]
+    # A division by a plain number has one tensor: what is divided.
+    fewest = 2 if position < 0 else 1
+    divisors = [lane.inputs[position] for lane in lanes if len(lane.inputs) >= fewest]
     return [(r, Birth.ZERO) for r in divisors if trail.value(op, r).flushed_fraction > 0.0]
 
 

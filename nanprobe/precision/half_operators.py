@@ -23,8 +23,9 @@ NORMALISATIONS = frozenset({
 })
 
 # fmt: on
-# half kernels that exist and are wrong: in torch 2.13 fused SGD leaves half weights as they were, without a word
-BROKEN = frozenset({"_fused_sgd_"})
+# half kernels that exist and are wrong: in torch 2.13 fused SGD leaves half weights as they were, without a word;
+# log_softmax rounds max + log(sum) to half, so that a sure prediction loses the distance to 0 that a GPU keeps
+BROKEN = frozenset({"_fused_sgd_", "_log_softmax"})
 
 # operators whose results do not all have the dtype of the first low-precision argument: the position of the argument
 # whose dtype each result takes; None: it stays FP32, as on CUDA (statistics kept for the backward pass, workspaces)

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from nanprobe.precision.argument_casts import is_eligible, map_arguments, round_results, widest
 from nanprobe.precision.cast_lists import Entry, Policy, Variant, find_op
 from nanprobe.precision.emulation import CURRENT
+from nanprobe.precision.half_operators import BROKEN
 from nanprobe.precision.weight_casts import WeightCasts, is_cacheable
 
 Kernel = Callable[..., Any]
@@ -120,16 +121,31 @@ def fp32(op: OpOverload, casts: WeightCasts, variant: Variant | None) -> Kernel:
 
 
 def fp32_set_opt_dtype(op: OpOverload, casts: WeightCasts, variant: Variant | None) -> Kernel:
-    """An FP32 result, unless the caller named a dtype; inputs are left to the operator, which widens as it reads."""
+    """An FP32 result, unless the caller named a dtype; inputs are left to the operator, which widens as it reads.
+
+    `cross_entropy` names its input's, so that its log_softmax is FP16 on CUDA too; where the CPU's kernel is wrong in
+    FP16 the result is computed in FP32 and rounded.
+    """
     position = [argument.name for argument in op._schema.arguments].index("dtype")
+    wrong_in_half = f"_{op._schema.name.removeprefix('aten::')}" in BROKEN
+
+    def in_fp32(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return op(*args[:position], **{**kwargs, "dtype": torch.float32})
+
+    def rounded(asked: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return round_results(in_fp32(args, kwargs), asked)
+
+    widened, plain, emulated = _unlabelled(in_fp32), _unlabelled(op), _labelled(op, rounded)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         asked = args[position] if len(args) > position else kwargs.get("dtype")
         if asked is None and is_eligible(args[0]):
-            args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
-        return op(*args, **kwargs)
+            return widened(args, kwargs)
+        if wrong_in_half and asked in (torch.float16, torch.bfloat16):
+            return emulated(asked, args, kwargs)
+        return plain(*args, **kwargs)
 
-    return _unlabelled(kernel)
+    return kernel
 
 
 def fp32_append_dtype(op: OpOverload, casts: WeightCasts, variant: Variant | None) -> Kernel:

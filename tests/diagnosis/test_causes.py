@@ -103,6 +103,16 @@ def test_a_denominator_that_was_flushed_is_the_origin() -> None:
     assert (origin.op.index, origin.birth, origin.outcome.index) == (x, Birth.ZERO, bad)
 
 
+def test_what_is_divided_by_a_plain_number_is_no_denominator() -> None:
+    """Of many elements some were flushed and one overflows: x / 0.008 is too large where x is large."""
+    step = half_step()
+    x = step.op("_log_softmax_backward_data", step.external(), out=stats(dtype="float16", flushed=2, peak=2048.0))
+    bad = step.op("div", step.read(x), out=stats(inf=1, dtype="float16", shadow_peak=2.6e5), scalars=(0.008,))
+    (origin,) = nonfinite_origins(Trail(step.done()), [bad])
+    assert origin.op is not None
+    assert (origin.op.index, origin.birth) == (bad, Birth.INF)
+
+
 def test_a_lost_eps_is_the_origin_and_not_what_it_was_added_to() -> None:
     step = half_step()
     p = step.op("sigmoid", step.external(), out=stats(dtype="float16", flushed=1, shadow_peak=1e-9))

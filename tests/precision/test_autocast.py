@@ -201,6 +201,24 @@ def test_a_dtype_the_caller_asks_for_is_given() -> None:
         assert x.softmax(0).dtype is torch.float32
 
 
+def test_cross_entropy_of_a_sure_prediction_is_not_0() -> None:
+    """Its log_softmax is FP16 on CUDA, rounded once: -1.4e-5 at a logit of 35.875, whose neighbours are 0.03 away."""
+    logits = torch.tensor([[35.875, 24.75, -20.0]], dtype=HALF, requires_grad=True)
+    with cuda_autocast_on_cpu(), half_autocast():
+        with Casts() as casts:
+            loss = F.cross_entropy(logits, torch.tensor([0]))
+        asked = F.log_softmax(logits, -1, dtype=HALF)
+    assert loss.dtype is torch.float32
+    assert loss.item() == -F.log_softmax(logits.float(), -1).to(HALF)[0, 0].item() > 0.0
+    assert ("aten._log_softmax.default", "aten.log_softmax") in casts.seen
+    assert torch.equal(asked, F.log_softmax(logits.float(), -1).to(HALF))
+    (grad,) = torch.autograd.grad(loss, logits, torch.tensor(4096.0))
+    wide = logits.detach().float().requires_grad_()
+    (expected,) = torch.autograd.grad(F.cross_entropy(wide, torch.tensor([0])), wide, torch.tensor(4096.0))
+    assert grad.dtype is HALF
+    torch.testing.assert_close(grad.float(), expected, rtol=2e-3, atol=2.0**-24)
+
+
 def test_what_only_the_cpu_casts_passes_through() -> None:
     assert {"cat", "stack", "max_pool3d", "linalg_inv"} <= set(cpu_only_ops())
     x = torch.randn(1, 4, 4, dtype=HALF)

@@ -95,13 +95,19 @@ _ENTRIES = (
     Entry(
         "NP106",
         Kind.OVERFLOW,
-        "no loss scale is safe: {where} overflows at {scale}, where {other} still loses {lost} of its gradient",
+        "no loss scale is safe: {where} overflows from {scale}, and at {fits} {other} loses {lost} of its gradient "
+        "norm",
         "The gradients of the layers lie further apart than the number format is wide. Whatever the scale, one layer "
         "overflows or another one is flushed to zero.",
-        "At one loss scale one parameter's gradient overflows and another's loses at least half of its norm.",
+        "In one step a parameter's gradient loses at least half of its norm at the highest loss scale at which no "
+        "operation of the backward pass overflows: seen at that scale or a higher one, or, because every scaled "
+        "gradient is proportional to the scale, at a lower one, when its largest value would still be 0 there.",
         (
-            "Run {where} in FP32 (`autocast(enabled=False)`), so that the scale can follow the other layers.",
-            "Use bfloat16.",
+            "Run {where} in FP32 (`with torch.autocast({device!r}, enabled=False):`, with its inputs `.float()`), so "
+            "that the scale can follow the other layers: {other} needs {wanted_scale}.",
+            "Bring the gradients closer together: make the gradient at {where} {times} times smaller (a mean for a "
+            "sum, a smaller weight of that part of the loss, other units), or that of {other} as much larger.",
+            "Use bfloat16, which needs no loss scale.",
         ),
         _IEEE,
     ),

@@ -88,6 +88,15 @@ class FloatFormat:
         """Whether a non-zero `x` is 0 once rounded to this format."""
         return 0.0 < abs(x) <= self.flush_threshold
 
+    def highest_scale(self, x: float) -> float:
+        """The highest power of two that a finite `x` can be multiplied by without overflow; infinite for 0."""
+        if x == 0.0:
+            return math.inf
+        exponent = math.floor(math.log2(self.max) - math.log2(abs(x))) + 1  # one too many, for the rounding at the end
+        while self.overflows(math.ldexp(x, exponent)):
+            exponent -= 1
+        return math.ldexp(1.0, exponent)
+
     def bits_over(self, x: float) -> float:
         """How many bits |x| lies above `max`, log2(|x| / max): negative inside, -inf for 0, NaN for NaN."""
         magnitude = abs(x)

@@ -107,3 +107,11 @@ def test_formats_are_found_by_every_name(name: str, fmt: FloatFormat) -> None:
 def test_an_unknown_name_is_told_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"unknown float format 'fp12'; expected one of .*fp16"):
         format_named("fp12")
+
+
+@given(st.sampled_from([FP16, BF16]), st.floats(1e-30, 1e4))
+def test_the_highest_scale_is_the_last_that_does_not_overflow(fmt: FloatFormat, x: float) -> None:
+    scale = fmt.highest_scale(x)
+    assert math.frexp(scale)[0] == 0.5
+    assert not fmt.overflows(x * scale) and fmt.overflows(-x * scale * 2)
+    assert fmt.highest_scale(0.0) == math.inf

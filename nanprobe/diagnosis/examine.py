@@ -15,6 +15,7 @@ from nanprobe.diagnosis import (
     labels,
     misuse,
     moments,
+    no_safe_scale,
     state,
     swallowed,
     underflow,
@@ -42,6 +43,7 @@ def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
         found += _of_scene(scene)
     found = _only_lasting(trace, scenes, found)
     found += gradient_norms.findings(scenes)
+    found = _without_advice_that_cannot_work(found, no_safe_scale.findings(scenes))
     found += _of_whole_stage(trace, found)
     return _sorted(_merged(_without_echoes(found)))
 
@@ -61,6 +63,18 @@ def _only_lasting(trace: StageTrace, scenes: list[Scene], found: list[Finding]) 
     if trace.as_written or len(flushed) >= len(judged):
         return found
     return [replace(f, severity=Severity.WARNING) if f in flushed else f for f in found]
+
+
+def _without_advice_that_cannot_work(found: list[Finding], conflicts: list[Finding]) -> list[Finding]:
+    """With NP106: a flush of the same gradients would be told to scale higher, the same overflow to scale lower."""
+    settled = {name for f in conflicts if f.severity is Severity.ERROR for name in f.parameters}
+    places = {f.source for f in conflicts if f.severity is Severity.ERROR and f.source is not None}
+    useless = [
+        f
+        for f in found
+        if (f.code == "NP201" and settled.issuperset(f.parameters)) or (f.code == "NP103" and f.source in places)
+    ]
+    return [*conflicts, *(f for f in found if f not in useless)]
 
 
 def _of_scene(scene: Scene) -> list[Finding]:

@@ -232,7 +232,7 @@ _LOOKS: dict[str, tuple[_Look, ...]] = {
     "NP103": (_operation_nears_the_end, _scaled_gradient_nears_the_end),
     "NP104": (_operation_nears_the_end,),
     "NP105": (_operation_nears_the_end, _weight_nears_the_end, _state_nears_the_end),
-    "NP106": (_operation_nears_the_end, _scaled_gradient_nears_the_end),
+    "NP106": (_operation_nears_the_end,),
     "NP107": (_operation_nears_the_end,),
     "NP108": (_operation_nears_the_end,),
     "NP201": (_gradient_nears_zero, _share_flushed_rises, _loss_scale_falls),

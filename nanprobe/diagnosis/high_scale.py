@@ -31,8 +31,8 @@ def explain(scene: Scene, op: OpRecord, peak: float, scale: float) -> Finding | 
             "where": place_label(op),
             "value": figure(peak),
             "unscaled": figure(unscaled),
-            # Half of the largest scale that fits, rounded down to a power of two.
-            "safe_scale": scale_figure(2.0 ** math.floor(math.log2(limit / unscaled / 2.0))),
+            # Half of the highest power of two that fits.
+            "safe_scale": scale_figure(number_format(op).highest_scale(unscaled) / 2.0),
             "skipped": len(habit.steps),
             "steps": habit.total,
         },

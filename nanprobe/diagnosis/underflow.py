@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nanprobe.diagnosis.chain import build_chain
 from nanprobe.diagnosis.compose import at_op, batch_rows, compose
@@ -83,18 +83,53 @@ def explain(scene: Scene, origin: Origin) -> Finding:
 
 def flushed_gradients(scene: Scene) -> list[Finding]:
     """One finding for all gradients that lost norm in this step: an error when some lost half of it or more."""
-    lost = [g for g in scene.deep.grads if g.lost_norm_fraction >= LOST_NORM_NOTE and _is_finite(g)]
-    if not lost:
-        return []
-    heavy = [g for g in lost if g.lost_norm_fraction >= LOST_NORM_ERROR]
-    chosen = sorted(heavy or lost, key=lambda g: g.name)
+    heavy = flush(scene, LOST_NORM_ERROR)
+    if heavy is not None:
+        return [_with_chain(scene, heavy, base_severity(scene.trace))]
+    if any(_is_finite(g) and g.lost_norm_fraction >= LOST_NORM_ERROR for g in scene.deep.grads):
+        return []  # no flush, and no more so for what lost less
+    light = flush(scene, LOST_NORM_NOTE)
+    return [_with_chain(scene, light, Severity.NOTE)] if light is not None else []
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Gradients that lost norm to zeros, and the operation behind which most of them are 0."""
+
+    grads: tuple[GradRecord, ...]  # by name
+    origin: Origin | None  # None where it is not known
+
+    @property
+    def op(self) -> OpRecord | None:
+        """The operation that flushed them."""
+        return self.origin.op if self.origin is not None else None
+
+    @property
+    def peak(self) -> float:
+        """The largest magnitude of the re-check where it was lost, loss scale still in it."""
+        known = shadow_peak(self.op) if self.op is not None else None
+        return known or max(g.stats.shadow_abs_max or 0.0 for g in self.grads)
+
+    @property
+    def worst(self) -> GradRecord:
+        """The gradient that lost the most."""
+        return max(self.grads, key=lambda g: (g.lost_norm_fraction, g.name))
+
+
+def flush(scene: Scene, least: float) -> Flush | None:
+    """The gradients of a step that lost this share of their norm, or more, by being flushed.
+
+    None where there are none, where an overflow left the zeros behind, and where FP32 holds but rounding noise.
+    """
+    chosen = sorted(
+        (g for g in scene.deep.grads if g.lost_norm_fraction >= least and _is_finite(g)), key=lambda g: g.name
+    )
+    if not chosen:
+        return None
     origin = _flush_origin(scene, chosen)
-    if origin is not None and origin.birth is not Birth.ZERO:
-        return []  # zeros that an overflow left behind: that finding is the cause
-    if origin is not None and _is_noise(scene.trail, origin_op(origin)):
-        return []
-    finding = _flushed(scene, chosen, origin, base_severity(scene.trace) if heavy else Severity.NOTE)
-    return [finding if origin is None else replace(finding, chain=build_chain(scene, origin, finding))]
+    if origin is not None and (origin.birth is not Birth.ZERO or _is_noise(scene.trail, origin_op(origin))):
+        return None
+    return Flush(tuple(chosen), origin)
 
 
 def dead_gradient_origins(scene: Scene) -> tuple[Origin, ...]:
@@ -146,13 +181,16 @@ def _is_noise(trail: Trail, op: OpRecord) -> bool:
     return peak <= NOISE_ULPS * FP32.eps * largest or (name in {"sum", "mean"} and CANCELLATION * peak < largest)
 
 
-def _flushed(scene: Scene, grads: Sequence[GradRecord], origin: Origin | None, severity: Severity) -> Finding:
-    op = origin.op if origin is not None else None
+def _with_chain(scene: Scene, lost: Flush, severity: Severity) -> Finding:
+    finding = _flushed(scene, lost, severity)
+    return finding if lost.origin is None else replace(finding, chain=build_chain(scene, lost.origin, finding))
+
+
+def _flushed(scene: Scene, lost: Flush, severity: Severity) -> Finding:
+    op, grads, worst, peak = lost.op, lost.grads, lost.worst, lost.peak
     fmt = number_format(op) if op is not None else format_named(scene.trace.dtype)
     names = tuple(g.name for g in grads)
     module = common_module(names)
-    worst = max(grads, key=lambda g: (g.lost_norm_fraction, g.name))
-    peak = (shadow_peak(op) if op is not None else None) or max(g.stats.shadow_abs_max or 0.0 for g in grads)
     shares = ", ".join(f"{g.name} {percent(g.flushed_fraction)}" for g in grads[:4]) + (
         " and more" if grads[4:] else ""
     )
@@ -191,14 +229,22 @@ def _flushed(scene: Scene, grads: Sequence[GradRecord], origin: Origin | None, s
     )
 
 
-def _wanted_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
-    """The power of two that lifts the largest lost gradient four bits into the normal range.
-
-    Lower where the step's largest gradient would overflow; one bit is kept free for it.
-    """
+def needed_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
+    """The power of two that lifts the largest lost gradient four bits into the normal range, whatever overflows."""
     if peak <= 0.0:
         return 65536.0
-    wanted = math.ceil(math.log2(fmt.min_normal / peak)) + 4
+    return float(2.0 ** max(1, _bits_up(peak, fmt))) * max(1.0, scene.loss_scale)
+
+
+def _bits_up(peak: float, fmt: FloatFormat) -> int:
+    return math.ceil(math.log2(fmt.min_normal / peak)) + 4
+
+
+def _wanted_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
+    """The scale a flushed gradient needs, or less where the largest gradient would overflow; a bit is kept for it."""
+    if peak <= 0.0:
+        return 65536.0
+    wanted = _bits_up(peak, fmt)
     highest = math.floor(math.log2(fmt.max / _largest_gradient(scene))) - 1
     return float(2.0 ** max(1, min(wanted, highest))) * max(1.0, scene.loss_scale)
 

@@ -14,9 +14,10 @@ from nanprobe.diagnosis.proportion import scale_in_backward
 from nanprobe.findings import Diagnosis, Finding, Kind, Severity, Status
 from nanprobe.records import Outcome, Phase, RunRecord, StageName, StageTrace
 
-# What a misuse can bring about: where one of these is found beside it, the misuse is the cause. Source: DESIGN
-# section 6.
+# What a misuse, or gradients too far apart for any scale, can bring about: where one of these is found beside it, it is
+# the cause. Source: DESIGN section 6.
 _BRINGS_ABOUT = {
+    "NP106": frozenset({"NP103", "NP201", "NP204"}),
     "NP601": frozenset({"NP201", "NP202"}),
     "NP602": frozenset({"NP101", "NP102", "NP103", "NP104", "NP105", "NP108", "NP501", "NP411", "NP418", "NP408"}),
     "NP603": frozenset({"NP102", "NP103", "NP201", "NP204", "NP105"}),

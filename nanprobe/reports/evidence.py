@@ -81,6 +81,7 @@ EVIDENCE_LABELS: dict[str, tuple[str, Unit]] = {
     "last_loss_scale": ("loss scale at the end", S),
     "suggested_loss_scale": ("loss scale that fits", S),
     "safe_scale": ("loss scale that fits", S),
+    "highest_scale": ("highest scale that fits", S),
     "wanted_scale": ("loss scale needed", S),
     "skipped_steps": ("steps skipped", N),
     "skipped_after_warm_up": ("of them after warm-up", N),

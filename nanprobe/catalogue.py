@@ -451,7 +451,10 @@ _ENTRIES = (
         "{share} of the steps are skipped",
         "Every skipped step is a batch that was computed and thrown away.",
         "Steps the scaler skipped after its first calibration.",
-        ("See the finding that says what overflows; raise `growth_interval` if the scale grows too often.",),
+        (
+            "Look at {where}, or at the finding that says what overflows; raise `growth_interval` if the scale grows "
+            "too often.",
+        ),
         _AMP,
     ),
     Entry(
@@ -493,6 +496,50 @@ _ENTRIES = (
         (
             "Step the schedule only when the optimizer did: compare `scaler.get_scale()` before and after "
             "`scaler.update()` at line {line}; it falls when the step was skipped.",
+        ),
+        _AMP,
+    ),
+)
+
+
+_LATER_MISUSE = (
+    Entry(
+        "NP619",
+        Kind.MISUSE,
+        "a backward pass starts from a loss that is not scaled, and its gradients are divided by {scale} all the same",
+        "`scaler.step` divides every gradient by the loss scale, also those of a loss that never went through "
+        "`scaler.scale`: that loss has next to no effect.",
+        "A backward call with no `scale` before it in a step of the scaler, and gradients that are those of the fp32 "
+        "stage divided by the scale.",
+        (
+            "Write `scaler.scale(loss).backward()` at line {line}, or add the losses up and scale the sum.",
+            "Give that loss an optimizer of its own, stepped without the scaler.",
+        ),
+        _AMP,
+    ),
+    Entry(
+        "NP620",
+        Kind.MISUSE,
+        "the run goes on from a checkpoint, but its GradScaler starts afresh at {scale}",
+        "The scale and the count of good steps belong to the training's state like the optimizer's moments. A new "
+        "scaler calibrates again: steps are skipped, or gradients flushed until the scale has grown.",
+        "The state of an optimizer was loaded, and the scaler that steps it is new and was given none.",
+        (
+            "Save `scaler.state_dict()` in the checkpoint, and call `scaler.load_state_dict(...)` beside line {line}.",
+            "For a checkpoint without one, start at the scale that the log shows last: `GradScaler(init_scale=...)`.",
+        ),
+        _AMP,
+    ),
+    Entry(
+        "NP621",
+        Kind.MISUSE,
+        "the loss scale stays at {scale} although {skipped} steps were skipped",
+        "GradScaler halves its scale after an overflow. One that is set to a fixed number, or made anew in the loop, "
+        "overflows again at every later step of that size and skips them all.",
+        "After every skipped step the next one began at the same scale or a higher one.",
+        (
+            "Make the GradScaler once, before the loop, and call `scaler.update()` without a new scale (line {line}).",
+            "With a fixed scale, choose one that holds: `nanprobe sweep-scale` says which.",
         ),
         _AMP,
     ),
@@ -641,7 +688,7 @@ _GRAPH = (
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in (*_ENTRIES, *_GRAPH)}
+CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in (*_ENTRIES, *_LATER_MISUSE, *_GRAPH)}
 
 
 def entry(code: str) -> Entry:

@@ -223,6 +223,20 @@ _ENTRIES = (
         _IEEE,
     ),
     Entry(
+        "NP207",
+        Kind.UNDERFLOW,
+        "the moving average {where} stands still: {swallowed} of its updates are rounded away in {dtype}",
+        "An exponential moving average changes by (1 - decay) of a difference, far less than the distance between two "
+        "neighbouring numbers of FP16 or bf16. It stays what it was at the start, however the weights move.",
+        "Elements that the script's own in-place update changes in the FP32 re-check and not here; from half of them "
+        "on.",
+        (
+            "Keep the average in FP32 (`ema = copy.deepcopy(model).float()`), and cast a copy down where it is used.",
+            "Update it less often with a smaller decay: an update every 10 steps with decay ** 10.",
+        ),
+        _IEEE,
+    ),
+    Entry(
         "NP301",
         Kind.DATA,
         "{what} in {where}",

@@ -233,6 +233,20 @@ _ENTRIES = (
         _IEEE,
     ),
     Entry(
+        "NP207",
+        Kind.UNDERFLOW,
+        "the moving average {where} stands still: {swallowed} of its updates are rounded away in {dtype}",
+        "An exponential moving average changes by (1 - decay) of a difference, far less than the distance between two "
+        "neighbouring numbers of FP16 or bf16. It stays what it was at the start, however the weights move.",
+        "Elements that the script's own in-place update changes in the FP32 re-check and not here; from half of them "
+        "on.",
+        (
+            "Keep the average in FP32 (`ema = copy.deepcopy(model).float()`), and cast a copy down where it is used.",
+            "Update it less often with a smaller decay: an update every 10 steps with decay ** 10.",
+        ),
+        _IEEE,
+    ),
+    Entry(
         "NP301",
         Kind.DATA,
         "{what} in {where}",
@@ -461,7 +475,10 @@ _ENTRIES = (
         "{share} of the steps are skipped",
         "Every skipped step is a batch that was computed and thrown away.",
         "Steps the scaler skipped after its first calibration.",
-        ("See the finding that says what overflows; raise `growth_interval` if the scale grows too often.",),
+        (
+            "Look at {where}, or at the finding that says what overflows; raise `growth_interval` if the scale grows "
+            "too often.",
+        ),
         _AMP,
     ),
     Entry(
@@ -503,6 +520,50 @@ _ENTRIES = (
         (
             "Step the schedule only when the optimizer did: compare `scaler.get_scale()` before and after "
             "`scaler.update()` at line {line}; it falls when the step was skipped.",
+        ),
+        _AMP,
+    ),
+)
+
+
+_LATER_MISUSE = (
+    Entry(
+        "NP619",
+        Kind.MISUSE,
+        "a backward pass starts from a loss that is not scaled, and its gradients are divided by {scale} all the same",
+        "`scaler.step` divides every gradient by the loss scale, also those of a loss that never went through "
+        "`scaler.scale`: that loss has next to no effect.",
+        "A backward call with no `scale` before it in a step of the scaler, and gradients that are those of the fp32 "
+        "stage divided by the scale.",
+        (
+            "Write `scaler.scale(loss).backward()` at line {line}, or add the losses up and scale the sum.",
+            "Give that loss an optimizer of its own, stepped without the scaler.",
+        ),
+        _AMP,
+    ),
+    Entry(
+        "NP620",
+        Kind.MISUSE,
+        "the run goes on from a checkpoint, but its GradScaler starts afresh at {scale}",
+        "The scale and the count of good steps belong to the training's state like the optimizer's moments. A new "
+        "scaler calibrates again: steps are skipped, or gradients flushed until the scale has grown.",
+        "The state of an optimizer was loaded, and the scaler that steps it is new and was given none.",
+        (
+            "Save `scaler.state_dict()` in the checkpoint, and call `scaler.load_state_dict(...)` beside line {line}.",
+            "For a checkpoint without one, start at the scale that the log shows last: `GradScaler(init_scale=...)`.",
+        ),
+        _AMP,
+    ),
+    Entry(
+        "NP621",
+        Kind.MISUSE,
+        "the loss scale stays at {scale} although {skipped} steps were skipped",
+        "GradScaler halves its scale after an overflow. One that is set to a fixed number, or made anew in the loop, "
+        "overflows again at every later step of that size and skips them all.",
+        "After every skipped step the next one began at the same scale or a higher one.",
+        (
+            "Make the GradScaler once, before the loop, and call `scaler.update()` without a new scale (line {line}).",
+            "With a fixed scale, choose one that holds: `nanprobe sweep-scale` says which.",
         ),
         _AMP,
     ),
@@ -651,7 +712,7 @@ _GRAPH = (
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in (*_ENTRIES, *_GRAPH)}
+CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in (*_ENTRIES, *_LATER_MISUSE, *_GRAPH)}
 
 
 def entry(code: str) -> Entry:

@@ -176,6 +176,7 @@ class UpdateRecord:
     shadow_inf_count: int | None = None
     writers: tuple[int, ...] = ()
     update_abs_max: float | None = None  # largest change in the re-check
+    external: int | None = None  # for what the script itself changed in place: index into DeepStep.externals
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,8 @@ class DeepStep:
     shadow_dtype: str = "float32"
     loss_scale: float | None = None  # the factor in the scaled gradients of this step
     coarse: bool = False  # on an accelerator: figures of whole tensors only, nothing was looked at closely
+    # FP16 or bf16 tensors that the script itself changed in place, outside models, backward and optimizers
+    rewritten: tuple[UpdateRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nanprobe.diagnosis import call_order, refusals
+from nanprobe.diagnosis import call_order, refusals, resuming
 from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.scaling import MAX_CALIBRATION_SKIPS, MAX_SKIPPED_FRACTION, MIN_SKIPS, scale_habit
 from nanprobe.diagnosis.scene import Scene, base_severity
-from nanprobe.diagnosis.symptoms import graph_is_cut
+from nanprobe.diagnosis.symptoms import graph_is_cut, nonfinite_names
 from nanprobe.diagnosis.wording import figure, percent
 from nanprobe.findings import Finding, Severity
 from nanprobe.records import Phase, Source, StageName, StageTrace
@@ -25,7 +25,9 @@ def findings(trace: StageTrace) -> list[Finding]:
         scaler_with_bf16,
         low_precision_weights,
         many_skipped,
+        scale_never_falls,
         schedule_runs_on,
+        resuming.scaler_not_restored,
     )
     found = [rule(trace) for rule in rules]
     return [f for f in found if f is not None] + call_order.findings(trace)
@@ -158,16 +160,59 @@ def many_skipped(trace: StageTrace) -> Finding | None:
     share = len(habit.steps) / max(1, habit.total)
     if not trace.as_written or share <= MAX_SKIPPED_FRACTION or len(habit.steps) <= MAX_CALIBRATION_SKIPS:
         return None
+    guilty, times = _overflowing(trace)
+    behind = (
+        f" Of the gradients that overflowed, that of {guilty} is the nearest to the loss ({times} of these steps): it "
+        "began there or between it and the loss."
+        if guilty is not None
+        else ""
+    )
     return compose(
         trace,
         "NP614",
         severity=Severity.WARNING,
         step=habit.steps[0],
         phase=Phase.CALLS,
+        parameter=guilty,
         source=_source_of(trace, "scaler.step"),
-        slots={"share": percent(share)},
+        slots={"share": percent(share), "where": guilty or "a layer that could not be told"},
         evidence=habit.evidence(),
-        why=habit.sentence(),
+        why=f"{habit.sentence()}{behind}",
+    )
+
+
+def _overflowing(trace: StageTrace) -> tuple[str | None, int]:
+    """The last parameter (the nearest to the loss) whose gradient was not finite, in most of the skipped steps."""
+    bad = [nonfinite_names(trace, s) for s in trace.steps if s.skipped]
+    last = [names[-1] for names in bad if names]
+    if not last:
+        return None, 0
+    name = max(dict.fromkeys(last), key=last.count)
+    return name, last.count(name)
+
+
+def scale_never_falls(trace: StageTrace) -> Finding | None:
+    """NP621: steps are skipped, and the next step's scale is as high as before, every time."""
+    habit = scale_habit(trace)
+    scales = {s.index: s.loss_scale for s in trace.steps}
+    pairs = [(scales[k], scales.get(k + 1)) for k in habit.steps]
+    known = [(before, after) for before, after in pairs if before is not None and after is not None]
+    made = [c for c in trace.calls if c.name == "scaler.init" and c.step > 0]
+    updated = [c for c in trace.calls if c.name == "scaler.update"]
+    if len(known) < MIN_SKIPS or any(after < before for before, after in known) or not (made or updated):
+        return None
+    call = (made or updated)[0]
+    how = "a new GradScaler is made in the loop" if made else "`scaler.update` leaves it as it was"
+    return compose(
+        trace,
+        "NP621",
+        severity=base_severity(trace) if habit.repeated else Severity.WARNING,
+        step=habit.steps[0],
+        phase=Phase.CALLS,
+        source=call.source,
+        slots={"scale": figure(known[-1][1]), "skipped": len(habit.steps)},
+        evidence=habit.evidence(),
+        why=f"{habit.sentence()} After every skipped step the next one began at the same scale or a higher one: {how}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Gradients that are not proportional to the loss scale (NP613).
+"""Gradients that are not proportional to the loss scale (NP613), or of a loss that was never scaled (NP619).
 
 Seen in two ways: a custom autograd function whose backward computes with the scale itself, and parameters whose
 unscaled gradient differs from that of the fp32 stage, at the same first step, by just the scale.
@@ -13,7 +13,7 @@ from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.diagnosis.wording import figure, line_of
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import DeepStep, OpRecord, Phase, RunRecord, StageName, StageTrace
+from nanprobe.records import CallRecord, DeepStep, OpRecord, Phase, RunRecord, StageName, StageTrace
 
 # How far a ratio may lie from the scale: rounding in FP16 changes a gradient's largest element by far less. Our choice.
 _TOLERANCE = 0.25
@@ -47,7 +47,45 @@ def _out_of_proportion(plain: StageTrace, scaled: StageTrace) -> Finding | None:
     small = [r for r in ratios if _near(r.value, 1.0 / scale)]
     large = [r for r in ratios if _near(r.value, scale)]
     wrong = max((small, large), key=len)
-    return _behind_something(scaled, scale, wrong, divided=wrong is small) if wrong else None
+    if not wrong:
+        return None
+    plain_backward = _unscaled_backward(scaled) if wrong is small else None
+    if plain_backward is not None:
+        return _never_scaled(scaled, scale, wrong, plain_backward)
+    return _behind_something(scaled, scale, wrong, divided=wrong is small)
+
+
+def _unscaled_backward(trace: StageTrace) -> CallRecord | None:
+    """The first backward of the first step that no `scaler.scale` leads to, with the scaler stepping afterwards."""
+    pending, found = False, None
+    for call in trace.calls:
+        if call.name == "scaler.scale":
+            pending = True
+        elif call.name == "backward":
+            found = found if pending or found is not None else call
+            pending = False
+        elif call.name == "scaler.step":
+            return found
+    return None
+
+
+def _never_scaled(trace: StageTrace, scale: float, wrong: list[_Ratio], call: CallRecord) -> Finding:
+    names = tuple(r.name for r in wrong)
+    return compose(
+        trace,
+        "NP619",
+        severity=Severity.ERROR,
+        step=call.step,
+        phase=Phase.CALLS,
+        parameter=names[0],
+        parameters=names,
+        source=call.source,
+        slots={"scale": figure(scale)},
+        evidence={"loss_scale": scale, "factor": wrong[0].value, "parameters": len(names)},
+        why=f"No scaler.scale leads to this backward pass, and scaler.step divides its gradients by {figure(scale)} "
+        f"all the same: at the first step, from the same weights and data, those of {len(names)} parameters "
+        f"({', '.join(names[:3])}) are {figure(wrong[0].value)} times those of the fp32 stage.",
+    )
 
 
 def _ratios(plain: StageTrace, scaled: StageTrace, scale: float) -> list[_Ratio]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nanprobe.diagnosis import averages
 from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.wording import figure, percent
@@ -18,16 +19,18 @@ SWALLOWED_ERROR = 0.9
 
 def findings(scene: Scene) -> list[Finding]:
     """Parameters that stand still; an error when nearly the whole model does, a warning for single parameters."""
-    moving = [u for u in scene.deep.updates if u.dtype in ("float16", "bfloat16") and _meant(u) > 0.0]
+    made = [*scene.deep.updates, *averages.hand_made_updates(scene)]
+    moving = [u for u in made if u.dtype in ("float16", "bfloat16") and _meant(u) > 0.0]
     still = [u for u in moving if _share(u) >= SWALLOWED_ERROR]
     if not still:
-        return []
+        return averages.findings(scene)
     meant = sum(_weight(scene, u) for u in moving)
     overall = sum(_weight(scene, u) * _share(u) for u in moving) / meant
     severity = base_severity(scene.trace)
     if severity is Severity.ERROR and overall < SWALLOWED_ERROR:
         severity = Severity.WARNING
-    return [_finding(scene, sorted(still, key=lambda u: (-_weight(scene, u), u.name)), overall, severity)]
+    found = _finding(scene, sorted(still, key=lambda u: (-_weight(scene, u), u.name)), overall, severity)
+    return [found, *averages.findings(scene)]
 
 
 def _finding(scene: Scene, still: Sequence[UpdateRecord], overall: float, severity: Severity) -> Finding:

@@ -28,6 +28,8 @@ _BRINGS_ABOUT = {
     "NP613": frozenset({"NP102", "NP103", "NP105", "NP201", "NP204", "NP501"}),
     "NP616": frozenset({"NP101", "NP102", "NP103", "NP104", "NP108", "NP501"}),
     "NP617": frozenset({"NP103", "NP201", "NP204"}),
+    "NP619": frozenset({"NP201"}),
+    "NP621": frozenset({"NP102", "NP103"}),
 }
 
 

@@ -72,6 +72,7 @@ class CallWatch:
         self._in_scaler_step = False
         self._made: list[weakref.ref[Optimizer]] = []
         self._optimizers: list[int] = []
+        self._scalers: weakref.WeakKeyDictionary[GradScaler, int] = weakref.WeakKeyDictionary()
         self.scaler: GradScaler | None = None  # the one that last scaled a loss
         self.autocast_dtype: torch.dtype | None = None  # what the script's enabled autocast asked for
         self.scaler_enabled = False
@@ -84,6 +85,9 @@ class CallWatch:
         patches.wrap(autocast, "__exit__", self._autocast_exit)
         for name in ("__init__", "scale", "unscale_", "step", "update"):
             patches.wrap(GradScaler, name, getattr(self, f"_scaler_{name.strip('_')}"))
+        patches.wrap(GradScaler, "load_state_dict", self._scaler_load)
+        patches.wrap(Optimizer, "load_state_dict", self._optimizer_load)
+        patches.wrap(torch, "load", self._load)
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
                 patches.wrap(owner, name, partial(self._clip, name))
@@ -240,7 +244,8 @@ class CallWatch:
             if self._policy.scaler is not Who.SCRIPT:
                 kwargs["enabled"] = False
             kwargs.update(self._settings.given())
-            self.note("scaler.init", enabled=enabled, **{k: v for k, v in kwargs.items() if k != "enabled"})
+            known = {k: v for k, v in kwargs.items() if k != "enabled"}
+            self.note("scaler.init", enabled=enabled, scaler=self._scaler_number(scaler), **known)
             original(scaler, device, **kwargs)
 
         return init
@@ -250,10 +255,39 @@ class CallWatch:
             result = original(scaler, outputs)
             if scaler.is_enabled():
                 self.scaler = scaler
-                self.note("scaler.scale", autocast=self.autocast_on())
+                self.note("scaler.scale", autocast=self.autocast_on(), scaler=self._scaler_number(scaler))
             return result
 
         return scale
+
+    def _scaler_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(scaler: GradScaler, state_dict: Any) -> None:
+            original(scaler, state_dict)
+            if scaler.is_enabled():
+                self.note("scaler.load_state_dict", scaler=self._scaler_number(scaler), scale=_scale_in(state_dict))
+
+        return load_state_dict
+
+    def _optimizer_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(optimizer: Optimizer, state_dict: Any) -> None:
+            # Only what has stepped has a state: settings alone make no resumed run.
+            stepped = bool(state_dict.get("state")) if isinstance(state_dict, dict) else False
+            original(optimizer, state_dict)
+            self.note("optimizer.load_state_dict", optimizer=self.optimizer_label(optimizer), stepped=stepped)
+
+        return load_state_dict
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(*args: Any, **kwargs: Any) -> Any:
+            loaded = original(*args, **kwargs)
+            self.note("torch.load", scale=_scale_in(loaded))
+            return loaded
+
+        return load
+
+    def _scaler_number(self, scaler: GradScaler) -> int:
+        """A number for the scaler, in the order they were made."""
+        return self._scalers.setdefault(scaler, len(self._scalers))
 
     def _scaler_unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def unscale_(scaler: GradScaler, optimizer: Optimizer) -> None:
@@ -324,6 +358,18 @@ def _cpu_number(value: Any) -> float | None:
     if isinstance(value, Tensor):
         return float(value) if value.device.type == "cpu" and value.numel() == 1 else None
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def _scale_in(state: Any, depth: int = 0) -> float | None:
+    """The loss scale of the GradScaler state that a checkpoint is or holds; None when it holds none."""
+    if not isinstance(state, dict):
+        return None
+    if {"scale", "growth_factor", "backoff_factor", "growth_interval"} <= state.keys():
+        return float(state["scale"])
+    if depth >= 2:
+        return None
+    found = (_scale_in(value, depth + 1) for value in list(state.values())[:64] if isinstance(value, dict))
+    return next((scale for scale in found if scale is not None), None)
 
 
 def _scale_of(scaler: GradScaler) -> float | None:

@@ -19,7 +19,7 @@ from nanprobe.probe.recorder import OpContext, Recorder
 from nanprobe.probe.shadow import ShadowMode
 from nanprobe.probe.sources import SourceFinder
 from nanprobe.probe.spectrum import count_exponents, with_exponents
-from nanprobe.records import DeepStep, GradRecord, UpdateRecord
+from nanprobe.records import DeepStep, GradRecord, Phase, UpdateRecord
 
 
 class DeepLook:
@@ -35,13 +35,15 @@ class DeepLook:
     ) -> None:
         self._context = context
         self._recorder = Recorder(context, sources, low_precision, detailed)
-        self._mode = ShadowMode(self._recorder, widen_fp32=not low_precision, pause=pause)
+        self._mode = ShadowMode(self._recorder, widen_fp32=not low_precision, pause=pause, rewriting=self._note_rewrite)
         self._grads: dict[str, GradRecord] = {}
         self._exponents: dict[str, Tensor] = {}
         self._updates: list[UpdateRecord] = []
         self._before: list[tuple[Watched, Tensor, Tensor]] = []
+        self._rewritten: list[tuple[Tensor, int, Tensor]] = []
         self._loss_writers: tuple[int, ...] = ()
         self._active = False
+        self._in_optimizer = False
 
     def start(self) -> None:
         """Operations are recorded from here."""
@@ -71,6 +73,7 @@ class DeepLook:
 
     def before_update(self, watched: Iterable[Watched]) -> None:
         """The optimizer is about to step: remembers the weights and their shadows."""
+        self._in_optimizer = True
         if self._mode.stopped is not None:
             return
         with self._looking():
@@ -81,14 +84,16 @@ class DeepLook:
 
     def after_update(self) -> None:
         """The optimizer has stepped: what changed, and what should have."""
+        self._in_optimizer = False
         if self._mode.stopped is None:
             with self._looking():
-                self._updates += [self._update(w, real, shadow) for w, real, shadow in self._before]
+                self._updates += [self._change(w.name, w.tensor, real, shadow) for w, real, shadow in self._before]
         self._before.clear()
 
     def finish(self, step: int, loss_scale: float | None) -> DeepStep:
         """Ends the look; the step's record."""
         self.stop()
+        rewritten = self._rewrites()
         ops = self._recorder.ops()
         externals = self._recorder.externals()
         grads = tuple(self._grads.values())
@@ -107,7 +112,27 @@ class DeepLook:
             shadow_dtype=str(self._mode.shadow_dtype(torch.float32)).removeprefix("torch."),
             loss_scale=loss_scale,
             coarse=self._recorder.coarse,
+            rewritten=rewritten,
         )
+
+    def _note_rewrite(self, tensor: Tensor, external: int) -> None:
+        """The script is about to change a low-precision tensor of its own in place."""
+        in_model = self._context.module_name() is not None
+        if self._in_optimizer or in_model or self._context.phase() is Phase.BACKWARD or tensor.numel() < 2:
+            return
+        self._rewritten.append((tensor.detach(), external, tensor.detach().clone()))
+
+    def _rewrites(self) -> tuple[UpdateRecord, ...]:
+        """What the script's own changes came to over the whole step."""
+        found: list[UpdateRecord] = []
+        if self._mode.stopped is None:
+            with self._looking():
+                for tensor, external, before in self._rewritten:
+                    wide = before.to(self._mode.shadow_dtype(before.dtype))
+                    name = self._recorder.external_name(external) or ""
+                    found.append(self._change(name, tensor, before, wide, external))
+        self._rewritten.clear()
+        return tuple(found)
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -135,16 +160,19 @@ class DeepLook:
             return GradRecord(w.name, stats, writers, 0.0, 0.0)
         return _compare(w.name, stats, writers, grad.detach(), shadow)
 
-    def _update(self, w: Watched, real: Tensor, shadow: Tensor) -> UpdateRecord:
-        now, shadow_now = w.tensor.detach(), self._shadow(w.tensor)
+    def _change(
+        self, name: str, tensor: Tensor, real: Tensor, shadow: Tensor, external: int | None = None
+    ) -> UpdateRecord:
+        """What became of a tensor that was `real`, and `shadow` in the re-check."""
+        now, shadow_now = tensor.detach(), self._shadow(tensor)
         numel = max(1, now.numel())
         changed = now != real
         should = shadow_now != shadow
         nan, inf, _ = meter.counts(now)
         s_nan, s_inf, _ = meter.counts(shadow_now)
-        entry = self._mode.memory.find(w.tensor)
+        entry = self._mode.memory.find(tensor)
         return UpdateRecord(
-            name=w.name,
+            name=name,
             dtype=self._context.grid(now),
             changed_fraction=float(changed.sum()) / numel,
             swallowed_fraction=float((should & ~changed).sum()) / numel,
@@ -154,6 +182,7 @@ class DeepLook:
             shadow_inf_count=s_inf,
             writers=() if entry is None else entry.writers,
             update_abs_max=meter.counts(shadow_now - shadow)[2],
+            external=external,
         )
 
 

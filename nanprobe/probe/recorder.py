@@ -238,6 +238,10 @@ class Recorder:
         self._externals.append((record, self._sources.place()))
         return index
 
+    def external_name(self, index: int) -> str | None:
+        """The name of a registered external, where it is known."""
+        return self._externals[index][0].name
+
     def _complete_external(self, index: int, stats: TensorStats) -> None:
         record, place = self._externals[index]
         self._externals[index] = replace(record, stats=stats), place

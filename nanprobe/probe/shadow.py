@@ -59,6 +59,7 @@ class ShadowMode(TorchDispatchMode):
         recorder: gets one `OpDraft` per operation.
         widen_fp32: FP64 beside FP32 (the `fp32` stage); else FP32 beside FP16 and FP32.
         pause: entered around the re-check, so that a rounding mode below does not touch it.
+        rewriting: told of an FP16 or bf16 tensor from outside, and its external, before it is first written in place.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class ShadowMode(TorchDispatchMode):
         recorder: Recorder,
         widen_fp32: bool,
         pause: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        rewriting: Callable[[Tensor, int], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
+        self._rewriting = rewriting
         self._dtypes = _WIDE if widen_fp32 else _LOW
         self.memory = ShadowMemory(self.shadow_dtype)
         self._pause = pause
@@ -179,7 +182,11 @@ class ShadowMode(TorchDispatchMode):
         # Written ones first: an input that shares their storage must see the same buffer.
         for tensor in call.written:
             if id(tensor) in entries:
-                shadows[id(tensor)] = memory.write(tensor, entries[id(tensor)])
+                entry = entries[id(tensor)]
+                first, is_low = entry.external if not entry.writers else None, tensor.dtype in _LOW
+                if self._rewriting is not None and is_low and first is not None:
+                    self._rewriting(tensor, first)
+                shadows[id(tensor)] = memory.write(tensor, entry)
         read: dict[int, Tensor] = {}
 
         def convert(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builders import (
@@ -301,7 +303,7 @@ def test_other_backward_functions_are_silent(stage: StageTrace) -> None:
 
 
 def scheduled(moves: int, skipped: int) -> StageTrace:
-    steps = tuple(step_record(k, skipped=k < skipped, loss_scale=1024.0) for k in range(20))
+    steps = tuple(step_record(k, skipped=k < skipped, loss_scale=65536.0 / 2 ** min(k, skipped)) for k in range(20))
     return amp(calls(*GOOD_LOOP, steps=20) + calls("lr_scheduler.step", steps=moves), steps=steps)
 
 
@@ -313,3 +315,80 @@ def test_a_schedule_that_runs_on_while_steps_are_skipped() -> None:
 
 def test_many_skipped_steps_are_a_warning() -> None:
     assert codes(scheduled(0, 7), Severity.WARNING) == ["NP614"]
+
+
+def test_many_skipped_steps_name_the_layer_that_overflows() -> None:
+    bad = float("inf")
+    steps = tuple(
+        step_record(k, grads=(bad, bad) if k % 3 == 2 else (0.1, 0.1), skipped=k % 3 == 2, loss_scale=1024.0 - k)
+        for k in range(30)
+    )
+    (finding,) = [f for f in findings_of(amp(calls(*GOOD_LOOP, steps=30), steps=steps)) if f.code == "NP614"]
+    assert finding.parameter == "b.weight" and "b.weight" in finding.remedies[0].text
+
+
+def pinned(*scales: float, made: bool = False) -> StageTrace:
+    steps = tuple(step_record(k, skipped=k % 5 == 4, loss_scale=scale) for k, scale in enumerate(scales))
+    loop = ("scaler.init", *GOOD_LOOP) if made else GOOD_LOOP
+    return amp(calls(*loop, steps=len(scales)), steps=steps)
+
+
+def test_a_scale_that_never_falls() -> None:
+    assert "NP621" in codes(pinned(*[65536.0] * 30))
+    (finding,) = [f for f in findings_of(pinned(*[65536.0] * 30, made=True)) if f.code == "NP621"]
+    assert finding.source is not None and finding.source.line == 50 and "new GradScaler" in finding.why
+
+
+def test_a_scale_that_falls_once_is_silent() -> None:
+    assert "NP621" not in codes(pinned(*[65536.0] * 5, *[32768.0] * 25), Severity.ERROR, Severity.WARNING)
+
+
+def resumed(*before: CallRecord, scaler: int = 0, skipped: int = 3) -> StageTrace:
+    use = (call("scaler.scale", scaler=scaler), call("backward"), call("scaler.step", optimizer="SGD"))
+    scales = [65536.0 / 2**k for k in range(skipped)]
+    steps = [step_record(k, skipped=True, loss_scale=scale) for k, scale in enumerate(scales)]
+    steps += [step_record(k, loss_scale=65536.0 / 2**skipped) for k in range(skipped, 20)]
+    return amp((*before, *use), steps=tuple(steps))
+
+
+LOADED = call("optimizer.load_state_dict", at=38, optimizer="SGD", stepped=True)
+
+
+def test_a_scaler_that_is_not_restored() -> None:
+    (finding,) = [f for f in findings_of(resumed(LOADED)) if f.code == "NP620"]
+    assert (finding.severity, finding.source and finding.source.line) == (Severity.WARNING, 38)
+    (finding,) = [f for f in findings_of(resumed(call("torch.load", scale=2048.0), LOADED)) if f.code == "NP620"]
+    assert "2048" in finding.why
+
+
+def test_a_scaler_that_is_not_restored_and_fits_is_a_note() -> None:
+    assert codes(resumed(LOADED, skipped=0), Severity.NOTE) == ["NP620"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (LOADED, call("scaler.load_state_dict", scaler=0)),
+        (call("scaler.load_state_dict", scaler=0), LOADED),
+        (call("torch.load", scale=None),),  # pretrained weights for fine-tuning
+        (call("optimizer.load_state_dict", optimizer="SGD", stepped=False),),
+        (call("optimizer.load_state_dict", optimizer="Adam", stepped=True),),  # another one, stepped without a scaler
+        (call("scaler.scale", scaler=0), LOADED),  # back to the best weights, with the scaler in use
+    ],
+)
+def test_a_scaler_that_may_start_afresh_is_silent(before: tuple[CallRecord, ...]) -> None:
+    assert "NP620" not in codes(resumed(*before), *Severity)
+
+
+def test_a_loss_that_was_never_scaled() -> None:
+    plain, scaled = scaled_gradients(1.0, 1 / 1024.0)
+    made = (call("scaler.scale"), call("backward", at=29), call("backward", at=30), call("scaler.step"))
+    verdict = diagnose(run(plain, replace(scaled, calls=made))).verdict
+    assert verdict is not None
+    assert (verdict.code, verdict.source and verdict.source.line) == ("NP619", 30)
+
+
+def test_a_loss_scaled_by_hand_is_silent() -> None:
+    plain, scaled = scaled_gradients(1.0, 1.0)
+    made = (call("backward", at=30), call("scaler.step"), call("scaler.update"))
+    assert diagnose(run(plain, replace(scaled, calls=made))).status is Status.HEALTHY

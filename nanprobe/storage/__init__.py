@@ -5,6 +5,7 @@
     RUN/stages/<stage>/trace-rerun-*.jsonl the same, of a second run for its deep steps only
     RUN/stages/<stage>/output.log          what the script printed
     RUN/diagnosis.json                     the answer, as in `nanprobe.reports.document`
+    RUN/verification.json                  the remedies that were tried, with `--verify`
 
 Every line of a trace is valid JSON with a "type". Records inside a line are positional arrays, trailing defaults left
 out; the first line names their fields, so a trace stays readable when a record gains one. Each deep step carries a list
@@ -25,6 +26,7 @@ from nanprobe.storage.layout import (
 from nanprobe.storage.reader import TraceTail, read_stage
 from nanprobe.storage.run import new_run_directory, read_run, write_document, write_json, write_run
 from nanprobe.storage.values import from_json_value, name_number, to_json_value
+from nanprobe.storage.verification import VERIFICATION_FILE, read_verification, write_verification
 from nanprobe.storage.writer import TraceWriter, write_stage
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "RUN_FILE",
     "SCHEMA_VERSION",
     "TRACE_FILE",
+    "VERIFICATION_FILE",
     "Record",
     "TraceTail",
     "TraceWriter",
@@ -41,6 +44,7 @@ __all__ = [
     "new_run_directory",
     "read_run",
     "read_stage",
+    "read_verification",
     "stage_directory",
     "to_json_value",
     "trace_path",
@@ -48,4 +52,5 @@ __all__ = [
     "write_json",
     "write_run",
     "write_stage",
+    "write_verification",
 ]

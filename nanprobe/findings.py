@@ -5,7 +5,7 @@ The catalogue of codes (title, explanation, remedy, source) is `nanprobe.catalog
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from nanprobe.records import Phase, Source, StageName
@@ -39,12 +39,41 @@ class Status(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RemedyCost:
+    """What a remedy that was tried costs, against the stage that fails; 1.0 is the same."""
+
+    time_ratio: float | None = None  # time of a plain step
+    memory_ratio: float | None = None  # largest memory of the run
+
+
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """One thing to do about a finding."""
 
     text: str
     verified: bool | None = None  # None: not tried
     steps: int | None = None  # steps it was tried over
+    kind: str | None = None  # its family ("loss scale", "FP32 island"); None for what was not tried
+    reason: str | None = None  # why it was refused
+    cost: RemedyCost | None = None
+    final_loss: float | None = None  # mean of its last steps
+    reference_loss: float | None = None  # the same of the FP32 stage, over as many steps
+    gradient_error: float | None = None  # relative, against FP32
+    diff: str | None = None  # the lines to write, as a unified diff; None where they are not known
+    losses: tuple[float | None, ...] = ()  # by step
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Every remedy that was tried for the verdict, and how the trying ended."""
+
+    code: str  # the verdict's
+    stage: StageName
+    tried: tuple[Remedy, ...]  # in the order they were tried
+    runs: int  # runs of the stage
+    seconds: float  # they took
+    budget: float  # seconds
+    stopped: str | None = None  # why not everything was tried; None when all was
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +160,15 @@ class Diagnosis:
     findings: tuple[Finding, ...]  # the verdict first
     layers: tuple[LayerRow, ...]
     reasons: tuple[str, ...] = ()  # when inconclusive: what could not be told, and why
+    verification: Verification | None = None  # of the verdict's remedies, where they were tried (`--verify`)
+
+    def with_verification(self, verification: Verification) -> Diagnosis:
+        """The same with what was tried: verified remedies first, then what is advised, then what was refused."""
+        if self.verdict is None or self.verdict.code != verification.code:
+            return self
+        proven = tuple(r for r in verification.tried if r.verified)
+        refused = tuple(r for r in verification.tried if not r.verified)
+        advised = tuple(r for r in self.verdict.remedies if r.verified is None)
+        verdict = replace(self.verdict, remedies=(*proven, *advised, *refused))
+        findings = tuple(verdict if f is self.findings[0] else f for f in self.findings)
+        return replace(self, verdict=verdict, findings=findings, verification=verification)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from nanprobe.interventions import Intervention
 from nanprobe.records import StageName, Target
 
 DEFAULT_STEPS = 50
@@ -80,3 +81,4 @@ class StageRequest:
     hold_scale: bool = False  # the loss is scaled by plan.init_scale even where the script does not scale
     sampled_elements: int = 0  # of each parameter, whose every update is written down
     rerun: bool = False  # a second run of the stage, for its deep steps only: stop after the last of them
+    interventions: tuple[Intervention, ...] = ()  # remedies put in from outside (`--verify`)

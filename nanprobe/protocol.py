@@ -48,7 +48,12 @@ def run_protocol(
 
     Raises RunInterrupted, with all that was measured, on Ctrl-C; CouldNotConclude when no stage can be started at all.
     """
-    stages = StageRunner(plan, directory, launcher, progress, copy)
+    return run_stages(StageRunner(plan, directory, launcher, progress, copy))
+
+
+def run_stages(stages: StageRunner) -> RunRecord:
+    """The same with a runner of the caller's, who may run stages apart with it afterwards."""
+    plan, directory = stages.plan, stages.directory
     write_run(run_record(plan, directory, ()), plan, finished=False)
     interrupted = False
     try:
@@ -127,8 +132,12 @@ class StageRunner:
             self.progress.stage_finished(trace)
 
     def run_apart(self, name: StageName, label: str, plan: RunPlan, **changes: Any) -> StageTrace:
-        """Run a stage under another plan, in a directory of its own; it is no part of the protocol's traces."""
+        """Run a stage under another plan, in a directory of its own; it is no part of the protocol's traces.
+
+        `changes` are fields of the request; `facts` among them are added to those of the fp32 stage.
+        """
         request = self._request(name, plan, self.directory / "stages" / label)
+        changes["facts"] = {**request.facts, **changes.get("facts", {})}
         trace = self._run_process(replace(request, label=label, **changes))
         self.progress.stage_finished(trace, label)
         return trace

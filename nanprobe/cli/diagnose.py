@@ -20,6 +20,7 @@ from nanprobe.reports.formats import ReportFormat
 
 if TYPE_CHECKING:
     from nanprobe.findings import Diagnosis
+    from nanprobe.protocol import StageRunner
     from nanprobe.records import RunRecord
 
 
@@ -70,6 +71,12 @@ def diagnose(
     all_stages: Annotated[
         bool, typer.Option("--all-stages", help="Run the later stages even when fp32 fails.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the failing stage again with each remedy, and say which ones help.")
+    ] = False,
+    verify_budget: Annotated[
+        float, typer.Option("--verify-budget", metavar="SECONDS", help="Time for trying remedies.")
+    ] = 120.0,
     show_all: Annotated[bool, typer.Option("--all", help="Show healthy layers too.")] = False,
 ) -> int:
     """Run a training script in three precisions and say what breaks, why, and what to do.
@@ -108,29 +115,45 @@ def diagnose(
         allow_writes=allow_writes,
         show_output=show_output,
     )
-    run, interrupted = _run(chosen.apply(plan), output, session)
-    from nanprobe.diagnosis import diagnose as make_diagnosis
-
-    diagnosis = make_diagnosis(run)
+    budget = positive("--verify-budget", verify_budget) if verify else None
+    run, diagnosis, interrupted = _run(chosen.apply(plan), output, session, budget)
     _print_report(run, diagnosis, form, show_all, failing)
     return int(exit_code(diagnosis, failing, interrupted))
 
 
-def _run(plan: RunPlan, output: str | None, session: Session) -> tuple[RunRecord, bool]:
-    """Run the protocol; also says whether Ctrl-C cut it short."""
+def _run(
+    plan: RunPlan, output: str | None, session: Session, budget: float | None
+) -> tuple[RunRecord, Diagnosis, bool]:
+    """Run the protocol, and with a budget the remedies; also says whether Ctrl-C cut it short."""
     from nanprobe.storage import new_run_directory
     from nanprobe.target.launcher import make_launcher
 
     session.run_directory = new_run_directory(output, plan.target)
     with make_launcher(plan.seed) as launcher:  # torch loads from here on, while the rest is imported
+        from nanprobe.diagnosis import diagnose as make_diagnosis
         from nanprobe.progress import open_progress
-        from nanprobe.protocol import RunInterrupted, run_protocol
+        from nanprobe.protocol import RunInterrupted, StageRunner, run_stages
 
         with open_progress(sys.stderr, quiet=plan.show_output) as progress:
+            stages = StageRunner(plan, session.run_directory, launcher, progress, make_copy(plan))
             try:
-                return run_protocol(plan, session.run_directory, launcher, progress, make_copy(plan)), False
+                run = run_stages(stages)
             except RunInterrupted as interruption:
-                return interruption.run, True
+                return interruption.run, make_diagnosis(interruption.run), True
+            diagnosis = make_diagnosis(run)
+            if budget is not None and diagnosis.verdict is not None:
+                diagnosis = _verify(run, diagnosis, stages, budget)
+            return run, diagnosis, False
+
+
+def _verify(run: RunRecord, diagnosis: Diagnosis, stages: StageRunner, budget: float) -> Diagnosis:
+    """Try the remedies of the verdict, and keep what came of it beside the run."""
+    from nanprobe.storage import write_verification
+    from nanprobe.verify import verify
+
+    verification = verify(run, diagnosis, stages, budget)
+    write_verification(run.directory, verification)
+    return diagnosis.with_verification(verification)
 
 
 def _print_report(run: RunRecord, diagnosis: Diagnosis, form: ReportFormat, show_all: bool, failing: FailOn) -> None:

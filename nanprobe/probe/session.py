@@ -156,7 +156,12 @@ class StageSession:
             "unfinished_forward": self._unfinished_forward,
             "contained_update": None if containment is None else containment.since,
             "device": "cuda" if self._on_cuda else "cpu",
+            "models": [self._names.module_name(m) for m in self._names.roots if next(m.parameters(), None) is not None],
         }
+
+    def name_module(self, module: Module) -> str:
+        """The module's path, once its root has been called."""
+        return self._names.module_name(module)
 
     # What the watchers report.
 

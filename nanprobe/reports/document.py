@@ -11,7 +11,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
-from nanprobe.findings import BatchPlace, ChainLink, Diagnosis, Finding, LayerRow
+from nanprobe.findings import BatchPlace, ChainLink, Diagnosis, Finding, LayerRow, Remedy, Verification
 from nanprobe.records import RunRecord, Source
 from nanprobe.reports.excerpt import shorten_path
 from nanprobe.reports.stage_summary import StageSummary, summarize_stages
@@ -32,6 +32,7 @@ def build_document(run: RunRecord, diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": [build_finding(finding) for finding in diagnosis.findings],
         "stages": [_build_stage(summary) for summary in summarize_stages(run.stages, diagnosis)],
         "layers": [_build_layer(row) for row in diagnosis.layers],
+        "verification": None if diagnosis.verification is None else _build_verification(diagnosis.verification),
     }
     return {key: to_plain(value) for key, value in document.items()}
 
@@ -53,7 +54,7 @@ def build_finding(finding: Finding) -> dict[str, Any]:
         "batch": None if finding.batch is None else _build_batch(finding.batch),
         "evidence": finding.evidence,
         "why": finding.why,
-        "remedies": [{"text": r.text, "verified": r.verified, "steps": r.steps} for r in finding.remedies],
+        "remedies": [_build_remedy(remedy) for remedy in finding.remedies],
         "chain": [_build_link(link) for link in finding.chain],
     }
 
@@ -68,6 +69,35 @@ def _build_link(link: ChainLink) -> dict[str, Any]:
         "before": None if link.before is None else asdict(link.before),
         "after": None if link.after is None else asdict(link.after),
         "skipped": link.skipped,
+    }
+
+
+def _build_remedy(remedy: Remedy) -> dict[str, Any]:
+    cost = remedy.cost
+    return {
+        "text": remedy.text,
+        "verified": remedy.verified,
+        "steps": remedy.steps,
+        "cost": None if cost is None else {"time_ratio": cost.time_ratio, "memory_ratio": cost.memory_ratio},
+        "kind": remedy.kind,
+        "reason": remedy.reason,
+        "final_loss": remedy.final_loss,
+        "reference_loss": remedy.reference_loss,
+        "gradient_error": remedy.gradient_error,
+        "diff": remedy.diff,
+        "losses": list(remedy.losses) if remedy.losses else None,
+    }
+
+
+def _build_verification(verification: Verification) -> dict[str, Any]:
+    return {
+        "stage": verification.stage,
+        "tried": len(verification.tried),
+        "verified": sum(bool(remedy.verified) for remedy in verification.tried),
+        "runs": verification.runs,
+        "seconds": verification.seconds,
+        "budget": verification.budget,
+        "stopped": verification.stopped,
     }
 
 

@@ -6,6 +6,7 @@
     RUN/stages/<stage>/output.log          what the script printed
     RUN/diagnosis.json                     the answer, as in `nanprobe.reports.document`
     RUN/sweep.json                         that of a sweep, as in `nanprobe.reports.sweep.document`
+    RUN/verification.json                  the remedies that were tried, with `--verify`
 
 Every line of a trace is valid JSON with a "type". Records inside a line are positional arrays, trailing defaults left
 out; the first line names their fields, so a trace stays readable when a record gains one. Each deep step carries a list
@@ -37,6 +38,7 @@ from nanprobe.storage.run import (
     write_sweep_run,
 )
 from nanprobe.storage.values import from_json_value, name_number, to_json_value
+from nanprobe.storage.verification import VERIFICATION_FILE, read_verification, write_verification
 from nanprobe.storage.writer import TraceWriter, write_stage
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "SWEEP_FILE",
     "TRACE_FILE",
+    "VERIFICATION_FILE",
     "Command",
     "Record",
     "RunHead",
@@ -61,6 +64,7 @@ __all__ = [
     "read_lines",
     "read_run",
     "read_stage",
+    "read_verification",
     "runs_folder",
     "stage_directory",
     "to_json_value",
@@ -70,4 +74,5 @@ __all__ = [
     "write_run",
     "write_stage",
     "write_sweep_run",
+    "write_verification",
 ]

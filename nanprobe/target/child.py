@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nanprobe.interventions import EditedFile
 from nanprobe.plan import RunPlan, StageRequest
 from nanprobe.probe.session import StageDone, StageSession
-from nanprobe.records import Outcome, StepRecord
+from nanprobe.records import DeepStep, Outcome, StepRecord
 from nanprobe.storage import TraceWriter, trace_path
 from nanprobe.target import environment
 from nanprobe.target.frames import describe_error
@@ -23,6 +24,8 @@ from nanprobe.target.loop import train
 from nanprobe.target.overlay import Overlay
 from nanprobe.target.protection import WriteWatch, protect_files
 from nanprobe.target.script import run_module, run_script
+from nanprobe.target.usage import Usage
+from nanprobe.treatment import serve_edited_files, treat
 
 CLEANUP_SECONDS = 5.0  # for what the script registered to run at its end; our choice
 
@@ -44,6 +47,7 @@ def run_child(request: StageRequest, output: int | None) -> int:
         if os.getpid() != pid:
             return 0  # a fork of the script's own that came to the script's end
         _write_header(request, record.facts, writer.write)
+        writer.write_facts(record.usage.facts())
         for text in (*_describe_device(record.facts), *(watch.notices(record.next_step) if watch else ())):
             writer.write_notice(text)
         outcome, reason = _judge(error)
@@ -73,15 +77,19 @@ class Recording:
 
     def __init__(self, write: Callable[[Any], None]) -> None:
         self._write = write
+        self.usage = Usage()
         self.next_step = 0
         self.facts: Mapping[str, Any] = {}
 
     def __call__(self, record: object) -> None:
         """Write one record."""
-        if isinstance(record, StepRecord):
+        if isinstance(record, DeepStep):
+            self.usage.deep_step(record.step)
+        elif isinstance(record, StepRecord):
+            self.usage.step(record.index)
             self.next_step = record.index + 1
         elif isinstance(record, Mapping) and record.get("type") == "facts":
-            self.facts = record["facts"]
+            self.facts = {**self.facts, **record["facts"]}
         self._write(record)
 
 
@@ -101,12 +109,17 @@ def _run_watched(request: StageRequest, record: Recording) -> BaseException | No
     environment.seed_everything(request.plan.seed)
     session = StageSession(request, record)
     _write_header(request, session.facts(), record)
-    with session:
-        try:
-            with _exit_as_exception():
-                _run_target(request.plan)
-        except BaseException as raised:
-            error = raised
+    edits = [i for i in request.interventions if isinstance(i, EditedFile)]
+    device = str(session.facts()["device"])
+    with session, serve_edited_files(edits):
+        with treat(request.interventions, session.name_module, device) as seen:
+            try:
+                with _exit_as_exception():
+                    _run_target(request.plan)
+            except BaseException as raised:
+                error = raised
+        if seen:
+            record({"type": "facts", "facts": seen})
         session.finish(None if _judge(error)[0] is Outcome.COMPLETED else error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

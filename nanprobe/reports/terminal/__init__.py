@@ -39,7 +39,7 @@ def render_terminal(run: RunRecord, diagnosis: Diagnosis, width: int, color: boo
     draw_header(canvas, run)
     draw_stages(canvas, run, summaries)
     if diagnosis.verdict is not None:
-        draw_verdict(canvas, run, diagnosis.verdict)
+        draw_verdict(canvas, run, diagnosis.verdict, diagnosis.verification)
     elif diagnosis.status is Status.HEALTHY:
         draw_healthy(canvas, diagnosis, summaries)
     elif diagnosis.status is Status.INCONCLUSIVE:

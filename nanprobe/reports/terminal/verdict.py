@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from nanprobe.findings import BatchPlace, Finding, Kind, Remedy
+from nanprobe.findings import BatchPlace, Finding, Kind, Remedy, Verification
 from nanprobe.records import Phase, RunRecord, Source
 from nanprobe.reports.evidence import list_evidence
 from nanprobe.reports.excerpt import read_excerpt, show_line
 from nanprobe.reports.numbers import count_noun, show_indices
 from nanprobe.reports.terminal.canvas import Canvas
+from nanprobe.reports.terminal.proven import draw_proven
 
 KIND_WORDS: dict[Kind, str] = {
     Kind.OVERFLOW: "OVERFLOW",
@@ -28,8 +29,8 @@ PHASE_WORDS: dict[Phase, str] = {
 }
 
 
-def draw_verdict(canvas: Canvas, run: RunRecord, verdict: Finding) -> None:
-    """The root cause, in the order a reader asks for it."""
+def draw_verdict(canvas: Canvas, run: RunRecord, verdict: Finding, verification: Verification | None = None) -> None:
+    """The root cause, in the order a reader asks for it; what was tried before what is only advised."""
     canvas.rule(("✖ ", "bold red"), (KIND_WORDS[verdict.kind], "bold red"), "  ", (verdict.code, "bold"), style="red")
     canvas.paragraph((verdict.title, "bold"))
     canvas.heading("WHERE")
@@ -43,9 +44,13 @@ def draw_verdict(canvas: Canvas, run: RunRecord, verdict: Finding) -> None:
     if verdict.why:
         canvas.heading("WHY")
         canvas.paragraph(verdict.why, indent=2)
-    if verdict.remedies:
+    remedies = verdict.remedies
+    if verification is not None:
+        draw_proven(canvas, verification)
+        remedies = tuple(remedy for remedy in remedies if remedy.verified is None)
+    if remedies:
         canvas.heading("WHAT TO DO")
-        draw_remedies(canvas, verdict.remedies)
+        draw_remedies(canvas, remedies)
 
 
 def draw_source(canvas: Canvas, source: Source) -> None:

@@ -9,10 +9,12 @@ PY := $(VENV)/bin/python
 PIP_ARGS ?=
 PIP := $(PY) -m pip install -qq --disable-pip-version-check --root-user-action=ignore -c constraints.txt $(PIP_ARGS)
 DEMO := examples/fp16_overflow.py
+# How long and how random: make fuzz FUZZ="--examples 100 --seed 7"
+FUZZ ?=
 GPU_OUT ?= benchmarks/results/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks casebook check format bench gpu-check clean
+.PHONY: help demo test test-frameworks casebook fuzz check format bench gpu-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +41,9 @@ check: $(VENV)/.stamp-dev ## Check format, lint and types
 format: $(VENV)/.stamp-dev ## Format the code and repair what the linter can
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
+
+fuzz: $(VENV)/.stamp-dev ## Diagnose thousands of random programs with a fault put in, and print the figures (half an hour)
+	PYTHONPATH=.:tests $(PY) -m fuzz.search $(FUZZ)
 
 bench: $(VENV)/.stamp-frameworks ## Measure time and memory beside plain steps and other tools (ratios, not a test)
 	$(PY) -m benchmarks

@@ -39,13 +39,21 @@ def run_child(request: StageRequest, output: int | None) -> int:
     environment.watch_for_crashes(directory)
     environment.keep_freed_memory()
     request = _enter_directory(request)
-    writer = TraceWriter(trace_path(directory, rerun=request.rerun))
+    record_stage(request, _clean_up, started)
+    return 0
+
+
+def record_stage(
+    request: StageRequest, clean_up: Callable[[], None] = lambda: None, started: float | None = None
+) -> None:
+    """Run one stage in this process and write its trace; `clean_up` is called while the user's files are protected."""
+    started = time.monotonic() if started is None else started
     pid = os.getpid()
-    with _protection(request) as watch:
+    with TraceWriter(trace_path(request.directory, rerun=request.rerun)) as writer, _protection(request) as watch:
         record = Recording(writer.write)
         error = _run_watched(request, record)
         if os.getpid() != pid:
-            return 0  # a fork of the script's own that came to the script's end
+            return  # a fork of the script's own that came to the script's end
         _write_header(request, record.facts, writer.write)
         writer.write_facts(record.usage.facts())
         for text in (*_describe_device(record.facts), *(watch.notices(record.next_step) if watch else ())):
@@ -55,8 +63,7 @@ def run_child(request: StageRequest, output: int | None) -> int:
             writer.write(describe_error(error, record.next_step))
         seconds, contained = time.monotonic() - started, record.facts.get("contained_update")
         writer.write_end(outcome, reason=reason, seconds=seconds, contained_update=contained)
-        _clean_up()
-    return 0
+        clean_up()
 
 
 def _enter_directory(request: StageRequest) -> StageRequest:

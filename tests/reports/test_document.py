@@ -15,6 +15,10 @@ FINDING_KEYS = [
     *("code", "kind", "severity", "title", "stage", "step", "phase", "op", "module", "parameter", "source", "batch"),
     *("evidence", "why", "remedies", "chain"),
 ]
+REMEDY_KEYS = [
+    *("text", "verified", "steps", "cost", "kind", "reason", "final_loss", "reference_loss", "gradient_error", "diff"),
+    "losses",
+]
 LINK_KEYS = ["op", "tensor", "module", "source", "phase", "before", "after", "skipped"]
 
 
@@ -27,14 +31,14 @@ def test_the_document_has_exactly_the_keys_of_the_contract(name, tmp_path):
     document = build_document(*samples.ALL[name](tmp_path))
     assert list(document) == [
         *("schema_version", "nanprobe", "torch", "device", "target", "status", "verdict", "findings", "stages"),
-        "layers",
+        *("layers", "verification"),
     ]
     assert document["schema_version"] == 1
     for finding in document["findings"]:
         assert list(finding) == FINDING_KEYS
         assert finding["source"] is None or list(finding["source"]) == ["file", "line", "code"]
         assert finding["batch"] is None or list(finding["batch"]) == ["index", "rows", "dataset_indices", "columns"]
-        assert all(list(remedy) == ["text", "verified", "steps"] for remedy in finding["remedies"])
+        assert all(list(remedy) == REMEDY_KEYS for remedy in finding["remedies"])
         assert all(list(link) == LINK_KEYS for link in finding["chain"])
     assert document["verdict"] == (document["findings"][0] if document["findings"] else None)
 

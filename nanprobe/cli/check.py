@@ -61,28 +61,33 @@ def check(
     from nanprobe.check import plan_checks
     from nanprobe.recipe.collection import collect_recipes
 
-    checks = plan_checks(collect_recipes(recipes or []))
-    outcomes = _run(checks, jobs, None if output is None else Path(output), form)
-    return int(_EXIT_CODES[verdict_of(tuple(outcomes))])
+    checks = plan_checks(collect_recipes(recipes or []), None if output is None else Path(output))
+    outcomes, interrupted = _run(checks, jobs, form)
+    verdict = verdict_of(tuple(outcomes))
+    if interrupted and verdict is CheckVerdict.PASSED:
+        return int(ExitCode.INCONCLUSIVE)
+    return int(_EXIT_CODES[verdict])
 
 
-def _run(checks: tuple[Check, ...], jobs: int, output: Path | None, form: CheckFormat) -> list[CheckOutcome]:
-    """Run them, and report; after Ctrl-C what is known so far."""
+def _run(checks: tuple[Check, ...], jobs: int, form: CheckFormat) -> tuple[list[CheckOutcome], bool]:
+    """Run them, and report; also says whether Ctrl-C cut it short, and then reports what is known so far."""
     from nanprobe.check import run_checks
 
     outcomes: list[CheckOutcome] = []
+    interrupted = False
     tell, finish = _reporting(form, [check.recipe.name for check in checks])
     try:
         with (
             _showing_progress(len(checks)) as started,
-            contextlib.closing(run_checks(checks, jobs, output, started)) as running,
+            contextlib.closing(run_checks(checks, jobs, started)) as running,
         ):
             for outcome in running:
                 outcomes.append(outcome)
                 tell(outcome)
-    finally:
-        finish(outcomes)
-    return outcomes
+    except KeyboardInterrupt:
+        interrupted = True
+    finish(outcomes)
+    return outcomes, interrupted
 
 
 def _reporting(

@@ -13,17 +13,11 @@ import typer
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.errors import ExitCode
 from nanprobe.options import at_least, choose
-from nanprobe.recipe.outcome import CheckOutcome, CheckVerdict, verdict_of
 from nanprobe.reports.check import CheckFormat, make_check_report
 
 if TYPE_CHECKING:
     from nanprobe.check import Check
-
-_EXIT_CODES = {
-    CheckVerdict.PASSED: ExitCode.HEALTHY,
-    CheckVerdict.FAILED: ExitCode.FAILING,
-    CheckVerdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-}
+    from nanprobe.recipe.outcome import CheckOutcome
 
 
 def check(
@@ -63,10 +57,17 @@ def check(
 
     checks = plan_checks(collect_recipes(recipes or []), None if output is None else Path(output))
     outcomes, interrupted = _run(checks, jobs, form)
+    return int(_exit_code(outcomes, interrupted))
+
+
+def _exit_code(outcomes: list[CheckOutcome], interrupted: bool) -> ExitCode:
+    """A difference is certain, whatever else was cut short."""
+    from nanprobe.recipe.outcome import CheckVerdict, verdict_of
+
     verdict = verdict_of(tuple(outcomes))
-    if interrupted and verdict is CheckVerdict.PASSED:
-        return int(ExitCode.INCONCLUSIVE)
-    return int(_EXIT_CODES[verdict])
+    if verdict is CheckVerdict.FAILED:
+        return ExitCode.FAILING
+    return ExitCode.INCONCLUSIVE if interrupted or verdict is CheckVerdict.INCONCLUSIVE else ExitCode.HEALTHY
 
 
 def _run(checks: tuple[Check, ...], jobs: int, form: CheckFormat) -> tuple[list[CheckOutcome], bool]:

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from nanprobe.recipe import build_recipe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,7 +38,7 @@ def block(name: str) -> str:
     return tidy(found[1])
 
 
-@pytest.mark.parametrize("command", ["diagnose", "sweep-scale"])
+@pytest.mark.parametrize("command", ["diagnose", "sweep-scale", "check", "recipes", "init"])
 def test_the_help_is_the_commands_own(command: str) -> None:
     assert block(f"help:{command}") == help_text(command)
 
@@ -47,6 +50,14 @@ def test_the_report_names_the_demo_and_its_verdict() -> None:
     assert shown
     source = (ROOT / "examples" / "fp16_overflow.py").read_text(encoding="utf-8").splitlines()
     assert source[int(shown[1]) - 1].strip() == shown[2].strip()
+
+
+def test_the_recipes_are_right_and_the_examples_for_ci_are_yaml() -> None:
+    recipes = re.findall(r"<!-- recipe -->\n```yaml\n(.*?)```", README, re.DOTALL)
+    assert [build_recipe(text, ROOT / "recipe.yaml").expect.codes for text in recipes] == [(), ("NP101",)]
+    workflow, hooks = re.findall(r"<!-- (?:workflow|pre-commit) -->\n```yaml\n(.*?)```", README, re.DOTALL)
+    runs = [step["run"] for step in yaml.safe_load(workflow)["jobs"]["nanprobe"]["steps"] if "run" in step]
+    assert yaml.safe_load(hooks)["repos"][0]["hooks"][0]["entry"] in runs[-1]
 
 
 def test_the_two_commands_are_targets() -> None:

@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 
 from nanprobe.check.bench import Bench
 from nanprobe.check.planning import Check
@@ -21,14 +20,14 @@ _POLL_SECONDS = 0.2
 
 
 def run_checks(
-    checks: Sequence[Check], jobs: int, output: Path | None, started: Callable[[str], None]
+    checks: Sequence[Check], jobs: int, started: Callable[[str], None]
 ) -> Generator[CheckOutcome, None, None]:
     """Run the checks, so many at a time; outcomes come in the order of the checks, each as soon as it is known.
 
-    Each gets a run directory of its own, in `output` or in the user's cache. After Ctrl-C what was running and what
+    After Ctrl-C what was running and what
     had not begun comes as inconclusive, and then KeyboardInterrupt goes on up.
     """
-    pool = _Pool(checks, jobs, output, started)
+    pool = _Pool(checks, jobs, started)
     done: dict[int, CheckOutcome] = {}
     interrupted = False
     with pool:
@@ -49,8 +48,8 @@ def run_checks(
 class _Pool:
     """Threads that each take the next check until none is left. What runs is in child processes; these only wait."""
 
-    def __init__(self, checks: Sequence[Check], jobs: int, output: Path | None, started: Callable[[str], None]) -> None:
-        self._output, self._started = output, started
+    def __init__(self, checks: Sequence[Check], jobs: int, started: Callable[[str], None]) -> None:
+        self._started = started
         self._stopped = threading.Event()
         self._waiting: queue.SimpleQueue[tuple[int, Check]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, CheckOutcome | BaseException]] = queue.SimpleQueue()
@@ -105,7 +104,7 @@ class _Pool:
         try:
             with bench.launcher(check.plan.seed) as launcher:
                 started = time.monotonic()
-                return CheckRun(check, self._output, launcher).run()
+                return CheckRun(check, launcher).run()
         except KeyboardInterrupt:
             return _unfinished(check, INTERRUPTED, time.monotonic() - started)
         except NanprobeError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -27,9 +26,9 @@ from nanprobe.target.launcher import Launcher
 class CheckRun:
     """One check: the diagnosis, the sweep, or both."""
 
-    def __init__(self, check: Check, output: Path | None, launcher: Launcher) -> None:
-        self._recipe, self._plan = check.recipe, check.plan
-        self._output, self._launcher = output, launcher
+    def __init__(self, check: Check, launcher: Launcher) -> None:
+        self._check, self._recipe, self._plan = check, check.recipe, check.plan
+        self._launcher = launcher
 
     def run(self) -> CheckOutcome:
         """Run what the recipe has an expectation for, and compare. Raises KeyboardInterrupt, NanprobeError."""
@@ -38,11 +37,11 @@ class CheckRun:
         diagnosis: Diagnosis | None = None
         directory = sweep_directory = None
         if recipe.expect.wants_diagnosis:
-            directory = self._new_directory("")
+            directory = self._check.directory or new_run_directory(None, self._plan.target)
             diagnosis, found = self._diagnose(directory)
             comparison += found
         if recipe.expect.sweep is not None:
-            sweep_directory = self._new_directory("-sweep" if directory else "")
+            sweep_directory = self._check.sweep_directory or new_run_directory(None, self._plan.target)
             comparison += compare_sweep(recipe.expect.sweep, self._sweep(sweep_directory))
         seconds = time.monotonic() - started
         return CheckOutcome(
@@ -70,10 +69,6 @@ class CheckRun:
         result = run_sweep(SweepPlan(self._plan, self._plan.dtype), directory, self._launcher, Progress())
         write_json(directory / "sweep.json", build_sweep_document(result))
         return sweep_facts(result)
-
-    def _new_directory(self, suffix: str) -> Path:
-        name = re.sub(r"[^\w.-]+", "-", self._recipe.name) + suffix
-        return new_run_directory(None if self._output is None else str(self._output / name), self._plan.target)
 
 
 def sweep_facts(result: SweepResult) -> SweepFacts:

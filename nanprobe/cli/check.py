@@ -13,17 +13,11 @@ import typer
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.errors import ExitCode
 from nanprobe.options import at_least, choose
-from nanprobe.recipe.outcome import CheckOutcome, CheckVerdict, verdict_of
 from nanprobe.reports.check import CheckFormat, make_check_report
 
 if TYPE_CHECKING:
     from nanprobe.check import Check
-
-_EXIT_CODES = {
-    CheckVerdict.PASSED: ExitCode.HEALTHY,
-    CheckVerdict.FAILED: ExitCode.FAILING,
-    CheckVerdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-}
+    from nanprobe.recipe.outcome import CheckOutcome
 
 
 def check(
@@ -61,28 +55,40 @@ def check(
     from nanprobe.check import plan_checks
     from nanprobe.recipe.collection import collect_recipes
 
-    checks = plan_checks(collect_recipes(recipes or []))
-    outcomes = _run(checks, jobs, None if output is None else Path(output), form)
-    return int(_EXIT_CODES[verdict_of(tuple(outcomes))])
+    checks = plan_checks(collect_recipes(recipes or []), None if output is None else Path(output))
+    outcomes, interrupted = _run(checks, jobs, form)
+    return int(_exit_code(outcomes, interrupted))
 
 
-def _run(checks: tuple[Check, ...], jobs: int, output: Path | None, form: CheckFormat) -> list[CheckOutcome]:
-    """Run them, and report; after Ctrl-C what is known so far."""
+def _exit_code(outcomes: list[CheckOutcome], interrupted: bool) -> ExitCode:
+    """A difference is certain, whatever else was cut short."""
+    from nanprobe.recipe.outcome import CheckVerdict, verdict_of
+
+    verdict = verdict_of(tuple(outcomes))
+    if verdict is CheckVerdict.FAILED:
+        return ExitCode.FAILING
+    return ExitCode.INCONCLUSIVE if interrupted or verdict is CheckVerdict.INCONCLUSIVE else ExitCode.HEALTHY
+
+
+def _run(checks: tuple[Check, ...], jobs: int, form: CheckFormat) -> tuple[list[CheckOutcome], bool]:
+    """Run them, and report; also says whether Ctrl-C cut it short, and then reports what is known so far."""
     from nanprobe.check import run_checks
 
     outcomes: list[CheckOutcome] = []
+    interrupted = False
     tell, finish = _reporting(form, [check.recipe.name for check in checks])
     try:
         with (
             _showing_progress(len(checks)) as started,
-            contextlib.closing(run_checks(checks, jobs, output, started)) as running,
+            contextlib.closing(run_checks(checks, jobs, started)) as running,
         ):
             for outcome in running:
                 outcomes.append(outcome)
                 tell(outcome)
-    finally:
-        finish(outcomes)
-    return outcomes
+    except KeyboardInterrupt:
+        interrupted = True
+    finish(outcomes)
+    return outcomes, interrupted
 
 
 def _reporting(

@@ -44,6 +44,8 @@ def init(
     path = Path(output)
     if path.exists():
         raise OutputNotWritable(f"{path}: is there already, and is left as it is; give another file with -o")
+    if not path.parent.is_dir():
+        raise OutputNotWritable(f"{path}: there is no directory {path.parent}")
     seen_from_there = found.path if module else os.path.relpath(found.path, path.parent)
     hints = read_hints(_source_of(found).read_text(encoding="utf-8", errors="replace"))
     text, _ = write_draft(seen_from_there, path, hints, found.argv, is_module=found.mode == "module")

@@ -12,6 +12,7 @@ from nanprobe.recipe.hints import ScriptHints, ScriptOption
 from nanprobe.recipe.model import Recipe
 
 _PLAIN = re.compile(r"[A-Za-z./_-][\w./=-]*")  # needs no quotes in YAML, also inside of a list
+_HIDDEN = re.compile("[\u007f-\u009f\u2028\u2029\ufeff]")  # plain in JSON, and no part of a line in YAML
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off")
 _WIDTH = 100
 _SHOWN_OPTIONS = 12
@@ -80,10 +81,7 @@ def _explain_stages(hints: ScriptHints) -> tuple[str, tuple[str, ...]]:
     name = {"fp16": "float16", "bf16": "bfloat16", None: ""}[hints.dtype]
     if hints.autocast_line is not None:
         said = f"The script computes under autocast, in {name} (line {hints.autocast_line}): its own stage is amp."
-        return f"{said}\nfp32 runs first and tells bad data and faults of the graph from those of FP16.", (
-            "fp32",
-            "amp",
-        )
+        return f"{said}\n{_WHY_FP32}", ("fp32", "amp")
     if hints.half_line is not None:
         said = f"The script holds numbers in {name} (line {hints.half_line}): its own stage is fp16."
         return f"{said}\n{_WHY_FP32}", ("fp32", "fp16")
@@ -138,6 +136,4 @@ def _quote(text: str) -> str:
     """The text as a YAML value that means exactly it."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    return re.sub(
-        "[\u007f-\u009f\u2028\u2029\ufeff]", lambda c: f"\\u{ord(c[0]):04x}", json.dumps(text, ensure_ascii=False)
-    )
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import assert_never
 
-from nanprobe.recipe.outcome import CheckOutcome
+if TYPE_CHECKING:  # the command line loads this for --help, which has no use for a YAML reader
+    from nanprobe.recipe.outcome import CheckOutcome
 
 __all__ = ["CheckFormat", "CheckReport", "make_check_report"]
 

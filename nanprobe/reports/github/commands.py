@@ -6,6 +6,7 @@ packages/core/src/command.ts, for the escapes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -39,23 +40,26 @@ def file_of(source: Source | str) -> str | None:
 
     Relative to GITHUB_WORKSPACE, which is where actions/checkout puts the repository, else to the working directory.
     """
-    path = Path(os.path.abspath(source if isinstance(source, str) else source.file))
-    root = Path(os.path.abspath(os.environ.get("GITHUB_WORKSPACE") or os.getcwd()))
-    for place, base in ((path, root), (Path(os.path.realpath(path)), Path(os.path.realpath(root)))):
-        if place.is_relative_to(base):
-            return place.relative_to(base).as_posix()
+    path = source if isinstance(source, str) else source.file
+    root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+    for follow in (os.path.abspath, os.path.realpath):
+        with contextlib.suppress(ValueError):  # not inside, or no path at all
+            return Path(follow(path)).relative_to(follow(root)).as_posix()
     return None
 
 
 def plain_line(text: str) -> str:
     """A line of the log that is no command, whatever it says."""
-    line = " ".join(text.split())
+    line = _show(" ".join(text.split()))
     return (f" {line}" if line.startswith(("::", "##[")) else line) + "\n"
 
 
+def _show(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\r\t" else "�" for c in text)
+
+
 def _escape(text: str) -> str:
-    text = "".join(c if c.isprintable() or c in "\n\r\t" else "�" for c in text)
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return _show(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _escape_property(text: str) -> str:

@@ -47,7 +47,7 @@ class JunitReport:
             name=KIND_NAMES[kind],
             group=FINDINGS,
             failure=_describe(failing, run) if failing else None,
-            skipped=None if failing else _unseen(diagnosis),
+            skipped=None if failing else _unseen(run, diagnosis),
             output="\n\n".join(write_finding(run, finding) for finding in others),
         )
 
@@ -59,11 +59,16 @@ def _describe(findings: list[Finding], run: RunRecord) -> tuple[str, str]:
     return f"{first.code}: {first.title}", "\n\n".join(texts)
 
 
-def _unseen(diagnosis: Diagnosis) -> str | None:
-    """Why a kind that was not found may be there all the same."""
+def _unseen(run: RunRecord, diagnosis: Diagnosis) -> str | None:
+    """Why a kind that was not found may be there all the same; None where every stage was seen to its end."""
     if diagnosis.status is Status.INCONCLUSIVE:
         return f"could not be told: {'; '.join(diagnosis.reasons)}"
-    return None
+    cut = [trace for trace in run.stages if trace.outcome is not Outcome.COMPLETED]
+    if not cut:
+        return None
+    return "could not be told: " + "; ".join(
+        f"{trace.name.value} {trace.outcome.value}: {trace.reason}" for trace in cut
+    )
 
 
 def _stage_case(trace: StageTrace, diagnosis: Diagnosis) -> TestCase:

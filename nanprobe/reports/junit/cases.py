@@ -54,7 +54,9 @@ def _add_case(suite: ElementTree.Element, case: TestCase) -> None:
     for tag, complaint in (("failure", case.failure), ("error", case.error)):
         if complaint is not None:
             message, text = map(_allowed, complaint)
-            child = ElementTree.SubElement(element, tag, {"message": " ".join(message.split()), "type": case.group})
+            child = ElementTree.SubElement(
+                element, tag, {"message": " ".join(message.split()), "type": _allowed(case.group)}
+            )
             child.text = text
     if case.skipped is not None:
         ElementTree.SubElement(element, "skipped", {"message": " ".join(_allowed(case.skipped).split())})

@@ -250,7 +250,7 @@ def _wanted_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
 
 
 def _largest_gradient(scene: Scene, fmt: FloatFormat) -> float:
-    """The largest finite magnitude of the stage's parameter gradients and of what the step's backward pass makes in `fmt`.
+    """The largest finite magnitude of the stage's parameter gradients and of what backward makes in `fmt` in this step.
 
     The loss scale is in it.
     """

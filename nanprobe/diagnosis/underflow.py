@@ -245,14 +245,17 @@ def _wanted_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
     if peak <= 0.0:
         return 65536.0
     wanted = _bits_up(peak, fmt)
-    highest = math.floor(math.log2(fmt.max / _largest_gradient(scene))) - 1
+    highest = math.floor(math.log2(fmt.max / _largest_gradient(scene, fmt))) - 1
     return float(2.0 ** max(1, min(wanted, highest))) * max(1.0, scene.loss_scale)
 
 
-def _largest_gradient(scene: Scene) -> float:
-    """The largest finite magnitude of the stage's parameter gradients and of the step's backward pass, scale in it."""
+def _largest_gradient(scene: Scene, fmt: FloatFormat) -> float:
+    """The largest finite magnitude of the stage's parameter gradients and of what backward makes in `fmt` in this step.
+
+    The loss scale is in it.
+    """
     backward = (op for op in scene.trail.ops.values() if op.phase is Phase.BACKWARD)
-    sizes = [shadow_peak(op) or 0.0 for op in backward]
+    sizes = [shadow_peak(op) or 0.0 for op in backward if op.outputs and op.outputs[0].dtype == fmt.name]
     sizes += [g for step in scene.trace.steps for g in step.grad_abs_max if g is not None and math.isfinite(g)]
     return max(sizes, default=0.0) or math.ulp(0.0)
 

@@ -90,6 +90,7 @@ def test_the_scale_that_a_flushed_gradient_is_given_leaves_room_for_the_largest_
 ) -> None:
     dead = stats(peak=0.0, dtype="float16", flushed=4, shadow_peak=1.9e-10)
     step = half_step()
+    step.op("ones_like", step.external(), phase=Phase.BACKWARD)  # in FP32, where there is room
     step.grad("a.weight", step.op("_to_copy", step.external(), out=dead, phase=Phase.BACKWARD), lost=1.0)
     stage = trace(StageName.AMP, step, steps=(step_record(0, grads=(0.0, largest)),))
     (finding,) = [f for f in findings_of(stage) if f.code == "NP201"]

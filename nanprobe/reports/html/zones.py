@@ -10,6 +10,7 @@ from enum import Enum
 from nanprobe.formats import FP16, FP32, FloatFormat, format_named
 from nanprobe.records import StageTrace
 from nanprobe.reports.html.figures import show_exponent
+from nanprobe.reports.numbers import show_magnitude
 
 BELOW, ABOVE = 15, 9  # powers of two shown beyond what the format can hold
 
@@ -71,7 +72,7 @@ class Range:
         """The limits by name, for below an axis."""
         exponents = (self.flushed, self.fmt.min_exponent, 0)
         named = [(self.at_exponent(e), show_exponent(e)) for e in exponents]
-        return (*named, (self.at_exponent(self.fmt.max_exponent + 1), f"{self.fmt.max:,.6g}"))
+        return (*named, (self.at_exponent(self.fmt.max_exponent + 1), show_limit(self.fmt)))
 
     @property
     def background(self) -> str:
@@ -82,6 +83,11 @@ class Range:
             for (start, zone), end in zip(self.limits, ends, strict=True)
         ]
         return f"linear-gradient(to right, {', '.join(stops)})"
+
+
+def show_limit(fmt: FloatFormat) -> str:
+    """The largest number of a format: "65,504", "3.4e38"."""
+    return f"{fmt.max:,.6g}" if fmt.max < 1e6 else show_magnitude(fmt.max)
 
 
 def range_of(traces: Iterable[StageTrace]) -> Range:

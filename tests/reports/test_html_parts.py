@@ -17,7 +17,7 @@ from nanprobe.reports.html.exponents import Spread, describe, histogram, pool
 from nanprobe.reports.html.figures import shorten, show_exponent, show_power, with_powers
 from nanprobe.reports.html.markup import Markup, element, join
 from nanprobe.reports.html.raster import Ink, picture
-from nanprobe.reports.html.zones import Range, Zone
+from nanprobe.reports.html.zones import Zone, cut_range, full_range
 from reports.pages import Page
 
 NAN, INF = math.nan, math.inf
@@ -155,27 +155,36 @@ def test_the_worst_of_a_piece():
 
 
 def test_zones_of_fp16_and_bf16():
-    axis = Range(FP16)
+    axis = full_range(FP16)
     zones = {e: axis.zone_of(e) for e in (-26, -25, -15, -14, 15, 16)}
     assert list(zones.values()) == [Zone.FLUSHED, Zone.SUBNORMAL, Zone.SUBNORMAL, Zone.NORMAL, Zone.NORMAL, Zone.OVER]
     assert [text for _, text in axis.ticks] == ["2⁻²⁵", "2⁻¹⁴", "2⁰", "65,504"]
     assert 0 < axis.at(2.0**-25) < axis.at(2.0**-14) < axis.at(65504.0) < 1 and axis.at(1e30) == 1 and axis.at(0.0) == 0
-    assert Range(BF16).ticks[-1][1] == "3.4e38"
-    assert Range(BF16).zone_of(-135) is Zone.FLUSHED and Range(BF16).zone_of(100) is Zone.NORMAL
+    assert full_range(BF16).ticks[-1][1] == "3.4e38"
+    assert full_range(BF16).zone_of(-135) is Zone.FLUSHED and full_range(BF16).zone_of(100) is Zone.NORMAL
+
+
+def test_the_axis_of_a_wide_format_is_cut_to_what_occurs():
+    axis = cut_range(BF16, [-30, 2])
+    assert (axis.low, axis.high) == (-40, 12) and axis.rules == ()
+    assert [text for _, text in axis.ticks] == ["2⁻⁴⁰", "2⁻³⁰", "2⁻²⁰", "2⁻¹⁰", "2⁰", "2¹⁰"]
+    assert cut_range(BF16, [-140, 127]) == full_range(BF16) and cut_range(FP16, [0]) == full_range(FP16)
+    assert len(cut_range(BF16, [-133, 0]).rules) == 2
+    assert cut_range(BF16, []) == full_range(BF16)
 
 
 def test_shares_of_exponents():
     spread = Spread("w", -27, (2, 0, 1, 5, 0, 2))
-    assert describe(spread, Range(FP16)) == "20% flushed to 0, 80% subnormal"
+    assert describe(spread, full_range(FP16)) == "20% flushed to 0, 80% subnormal"
     both = pool([spread, Spread("b", 16, (10,))], "all")
     assert (both.offset, both.total, both.share(16)) == (-27, 20, 0.5)
-    assert describe(both, Range(FP16)) == "10% flushed to 0, 40% subnormal, 50% above the limit"
-    (data,) = Page(histogram(both, Range(FP16), "t")).hover_data()
+    assert describe(both, full_range(FP16)) == "10% flushed to 0, 40% subnormal, 50% above the limit"
+    (data,) = Page(histogram(both, full_range(FP16), "t")).hover_data()
     assert data["x"][0] == "2⁻⁴⁰ to 2⁻³⁹" and "50% of the elements" in data["texts"]
 
 
 def test_what_lies_beyond_the_axis_stands_at_its_ends():
-    made = histogram(Spread("w", -80, (1, *[0] * 120, 3)), Range(FP16), "t")
+    made = histogram(Spread("w", -80, (1, *[0] * 120, 3)), full_range(FP16), "t")
     (data,) = Page(made).hover_data()
     told = [data["texts"][cell] for cell in data["cells"][0]]
     assert told[0] == "25% of the elements" and told[-1] == "75% of the elements"

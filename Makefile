@@ -14,7 +14,7 @@ FUZZ ?=
 GPU_OUT ?= benchmarks/results/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks casebook fuzz check format bench gpu-check clean
+.PHONY: help demo test test-browser test-frameworks browser casebook fuzz check format bench gpu-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,15 @@ demo: $(VENV)/.stamp-runtime ## Diagnose a failing example (sets up .venv on a f
 
 test: $(VENV)/.stamp-dev ## Run all tests except the framework tests
 	$(PY) -m pytest
+
+test-browser: $(VENV)/.stamp-dev browser ## Open the HTML report in a real browser (chromium, installed with apt-get where it can be)
+	$(PY) -m pytest -m browser tests/reports
+
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+		echo "installing chromium ..."; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	} || echo "chromium cannot be installed here (Debian and root only); the browser tests will be skipped"
 
 test-frameworks: $(VENV)/.stamp-frameworks ## Diagnose real scripts on Transformers, Lightning, Accelerate and others
 	$(PY) -m pytest -m frameworks tests/frameworks

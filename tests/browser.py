@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,14 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# The browser reads its commands from descriptor 3 and answers on 4; both are moved out of the way first.
+_START = """
+import fcntl, os, sys
+reads, writes = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(reads, 3)
+os.dup2(writes, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 PATIENCE = 60.0  # seconds for an answer: a busy machine starts a browser slowly
 
 
@@ -120,14 +129,16 @@ def open_browser() -> Iterator[Browser]:
     path = find_browser()
     if path is None:
         raise FileNotFoundError("no chromium on this machine")
-    to_browser, browser_reads, browser_writes, from_browser = _pipes()
+    browser_reads, to_browser = os.pipe()
+    from_browser, browser_writes = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--hide-scrollbars"]
         flags += [f"--user-data-dir={profile}", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions"]
-        # The protocol's descriptors are 3 and 4; a shell puts the pipes there.
-        command = ["/bin/sh", "-c", f'exec "$@" 3<&{browser_reads} 4>&{browser_writes}', "sh", path, *flags]
         process = subprocess.Popen(
-            command, pass_fds=(browser_reads, browser_writes), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", _START, str(browser_reads), str(browser_writes), path, *flags],
+            pass_fds=(browser_reads, browser_writes),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(browser_reads)
         os.close(browser_writes)
@@ -142,13 +153,3 @@ def open_browser() -> Iterator[Browser]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _pipes() -> tuple[int, int, int, int]:
-    """Ends of two pipes: ours to write, the browser's to read, the browser's to write, ours to read.
-
-    The browser's are 10 or higher would not do: a shell can redirect single-digit descriptors only.
-    """
-    browser_reads, to_browser = os.pipe()
-    from_browser, browser_writes = os.pipe()
-    return to_browser, browser_reads, browser_writes, from_browser

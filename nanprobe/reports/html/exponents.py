@@ -91,7 +91,7 @@ def histogram(spread: Spread, axis: Range, title: str) -> Markup:
                       HEIGHT * share / top, f"zone {axis.zone_of(e).value}")
         for e, share in shares.items() if share
     ]  # fmt: skip
-    rules = [svg.rule(x, 0, HEIGHT, "limit") for x, _ in axis.limits[1:]]
+    rules = [svg.rule(x, 0, HEIGHT, "limit") for x in axis.rules]
     base = element("line", x1="0", x2="100%", y1=f"{HEIGHT:g}", y2=f"{HEIGHT:g}", class_="axis")
     names = [svg.label(text, x, HEIGHT + 14, "tick", "middle") for x, text in axis.ticks]
     texts = [f"{show_percent(share)} of the elements" for share in shares.values()]
@@ -111,7 +111,7 @@ def exponent_map(spreads: Sequence[Spread], axis: Range, title: str) -> Markup:
         inks=INKS,
         texts=[[f"{show_percent(row.share(e))} of its elements" for e in exponents] for row in rows],
         ticks=axis.ticks,
-        rules=[(x, "limit") for x, _ in axis.limits[1:]],
+        rules=[(x, "limit") for x in axis.rules],
     )
     return heat_map(grid, title)
 

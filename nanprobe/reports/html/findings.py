@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from nanprobe.findings import Diagnosis, Finding, Severity
 from nanprobe.records import RunRecord
-from nanprobe.reports.evidence import list_evidence
 from nanprobe.reports.html.chain import chain_list
 from nanprobe.reports.html.figures import SEVERITY_SIGNS, badge
 from nanprobe.reports.html.markup import Markup, element, join
 from nanprobe.reports.html.tables import facts, folded, section
-from nanprobe.reports.html.verdict import remedy_list, show_source, with_code
+from nanprobe.reports.html.verdict import evidence_rows, remedy_list, show_source, with_code
 from nanprobe.reports.terminal.findings import show_place
 
 
@@ -31,11 +30,10 @@ def _entry(run: RunRecord, finding: Finding) -> Markup:
         element("small", show_place(finding)),
         class_="finding",
     )
-    dtype = next((stage.dtype for stage in run.stages if stage.name is finding.stage), "float16")
     parts = [
         element("p", with_code(finding.why)) if finding.why else None,
         show_source(finding.source) if finding.source is not None else None,
-        facts(list_evidence(finding, dtype)),
+        facts(evidence_rows(run, finding)),
         remedy_list(finding.remedies) if finding.remedies else None,
         join([element("h3", "From origin to symptom"), chain_list(finding)]) if finding.chain else None,
     ]

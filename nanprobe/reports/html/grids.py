@@ -56,10 +56,20 @@ def _names(rows: Sequence[str], height: int) -> Markup:
     """The names of as many rows as have room for one."""
     every = -(-NAME_HEIGHT // height)
     return join(
-        element("span", shorten(name, NAME_LENGTH), style=f"top:{k * height + height / 2:g}px", title=name)
+        element(
+            "span",
+            shorten(name, NAME_LENGTH),
+            style=f"top:{_middle(k, height):g}px",
+            title=name,
+        )
         for k, name in enumerate(rows)
         if k % every == 0
     )
+
+
+def _middle(row: int, height: int) -> float:
+    """The middle of a row in pixels; the first name is not cut off at the top."""
+    return max((row + 0.5) * height, NAME_HEIGHT / 2)
 
 
 def _edge(position: float) -> str | None:

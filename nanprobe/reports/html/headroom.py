@@ -14,7 +14,7 @@ from nanprobe.reports.html.grids import Grid, heat_map
 from nanprobe.reports.html.markup import Markup, element
 from nanprobe.reports.html.raster import CLEAR, Ink
 from nanprobe.reports.html.tables import folded, legend, section
-from nanprobe.reports.html.zones import range_of
+from nanprobe.reports.html.zones import range_of, show_limit
 from nanprobe.reports.numbers import count_noun, show_bits, show_magnitude
 
 MOST_COLUMNS, MOST_ROWS = 250, 400  # a longer run is drawn by the worst step of each piece, more layers by module
@@ -46,7 +46,7 @@ def headroom_section(run: RunRecord, diagnosis: Diagnosis) -> Markup:
     ]
     lead = (
         f"How many times the largest gradient of a layer could double before it leaves {name_format(fmt.name)} "
-        f"(above {fmt.max:,.6g}), in every step, the loss scale in it."
+        f"(above {show_limit(fmt)}), in every step, the loss scale in it."
     )
     return section("Headroom by layer and step", "headroom", *maps, _legend(fmt) if maps else None, lead=lead)
 
@@ -116,7 +116,8 @@ def tell(value: float | None, fmt: FloatFormat) -> str:
         return show_magnitude(value)
     if value == 0:
         return "all zero"
-    return f"{show_bits(round(fmt.headroom_bits(value), 1))}, largest {show_magnitude(value)}"
+    bits = round(fmt.headroom_bits(value), 1) + 0.0  # no "-0.0"
+    return f"{show_bits(bits)}, largest {show_magnitude(value)}"
 
 
 def describe(trace: StageTrace, fmt: FloatFormat) -> str:

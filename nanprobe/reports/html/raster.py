@@ -22,7 +22,7 @@ class Ink:
     """How the cells of one class are painted."""
 
     colour: Colour
-    cross: Colour | None = None  # a cross in this colour over it: not by colour alone
+    cross: Colour | None = None  # a cross in this colour over it, hatching where it is small: not by colour alone
 
 
 def picture(classes: Sequence[Sequence[int]], inks: Sequence[Ink], cell: tuple[int, int]) -> str:
@@ -56,8 +56,9 @@ def _cell(ink: Ink, cell: tuple[int, int], palette: list[Colour]) -> list[bytes]
     gap_x, gap_y = int(width >= 5), int(height >= 5)
     body = bytearray([fill]) * (width - gap_x) + bytes(gap_x)
     lines = [bytearray(body) for _ in range(height - gap_y)] + [bytearray(width)] * gap_y
-    if ink.cross is not None and min(width, height) >= 5:
-        _cross(lines, _index(palette, ink.cross), width - gap_x, height - gap_y)
+    if ink.cross is not None:
+        mark = _cross if min(width, height) >= 5 else _hatch
+        mark(lines, _index(palette, ink.cross), width - gap_x, height - gap_y)
     return [bytes(line) for line in lines]
 
 
@@ -68,6 +69,14 @@ def _cross(lines: list[bytearray], colour: int, width: int, height: int) -> None
     for k in range(size):
         lines[top + k][left + k] = colour
         lines[top + k][left + size - 1 - k] = colour
+
+
+def _hatch(lines: list[bytearray], colour: int, width: int, height: int) -> None:
+    """Fine slanted lines, for cells that are too small for a cross."""
+    for y in range(height):
+        for x in range(width):
+            if (x + y) % 4 == 0:
+                lines[y][x] = colour
 
 
 def _index(palette: list[Colour], colour: Colour) -> int:

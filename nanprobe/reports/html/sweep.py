@@ -17,7 +17,7 @@ from nanprobe.reports.html.policies import policy_section, run_section, scaler_s
 from nanprobe.reports.html.tables import facts, section
 from nanprobe.reports.html.verdict import banner, with_code
 from nanprobe.reports.html.windows import scale_section, window_section
-from nanprobe.reports.html.zones import Range
+from nanprobe.reports.html.zones import cut_range
 from nanprobe.reports.numbers import count_noun, show_percent, show_scale
 from nanprobe.reports.sweep.terminal import explain_high, explain_low, place_of_scale
 from nanprobe.reports.terminal.header import show_command, show_target
@@ -116,7 +116,8 @@ def _exponents(result: SweepResult) -> Markup:
     rows = [Spread(show_layer(s.layer), s.offset, s.counts) for s in result.spectra]
     if not rows:
         return Markup()
-    axis = Range(format_named(result.number_format))
+    ends = (e for row in rows for e in (row.offset, row.offset + len(row.counts)))
+    axis = cut_range(format_named(result.number_format), ends)
     whole = pool(rows, "all layers")
     told = describe(whole, axis)
     title = f"Exponents of all recorded gradients without a loss scale: {told}"

@@ -31,8 +31,7 @@ def banner(style: str, sign: str, word: str, code: str | None, title: str, *part
 
 
 def _verdict(run: RunRecord, verdict: Finding) -> Markup:
-    dtype = next((stage.dtype for stage in run.stages if stage.name is verdict.stage), "float16")
-    evidence = list_evidence(verdict, dtype)
+    evidence = evidence_rows(run, verdict)
     where = element(
         "div",
         element("h2", "Where"),
@@ -49,6 +48,12 @@ def _verdict(run: RunRecord, verdict: Finding) -> Markup:
     todo = join([element("h2", "What to do"), remedy_list(verdict.remedies)]) if verdict.remedies else None
     columns = element("div", left, right, class_="halves")
     return banner("bad", "✖", KIND_WORDS[verdict.kind], verdict.code, verdict.title, columns, todo)
+
+
+def evidence_rows(run: RunRecord, finding: Finding) -> list[tuple[str, str]]:
+    """The evidence of a finding, labelled."""
+    dtype = next((stage.dtype for stage in run.stages if stage.name is finding.stage), "float16")
+    return [(label, with_powers(value)) for label, value in list_evidence(finding, dtype)]
 
 
 def show_source(source: Source) -> Markup:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from nanprobe.formats import FP16, FP32, FloatFormat, format_named
 from nanprobe.records import StageTrace
 from nanprobe.reports.html.figures import show_exponent
+from nanprobe.reports.numbers import show_magnitude
 
 BELOW, ABOVE = 15, 9  # powers of two shown beyond what the format can hold
+WIDE = 100  # powers of two: the axis of a wider format is cut to what occurs, which would be a hair on it
+MARGIN, EVERY = 10, 10  # then: powers of two beyond what occurs, and between two ticks
 
 
 class Zone(str, Enum):
@@ -25,24 +28,16 @@ class Zone(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A format's range, with some room on both sides, as positions from 0.0 to 1.0 on a logarithmic axis."""
+    """A format's range, or a part of it, as positions from 0.0 to 1.0 on a logarithmic axis."""
 
     fmt: FloatFormat
-
-    @property
-    def low(self) -> int:
-        """Exponent at the left end."""
-        return self.flushed - BELOW
-
-    @property
-    def high(self) -> int:
-        """Exponent at the right end."""
-        return self.fmt.max_exponent + ABOVE
+    low: int  # exponent at the left end
+    high: int  # and at the right end
 
     @property
     def flushed(self) -> int:
         """What is below 2 to this exponent rounds to 0, and exactly 2 to it too: -25 for FP16."""
-        return round(math.log2(self.fmt.flush_threshold))
+        return _flushed(self.fmt)
 
     def at(self, value: float) -> float:
         """The position of a positive number, kept inside."""
@@ -69,9 +64,16 @@ class Range:
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
         """The limits by name, for below an axis."""
-        exponents = (self.flushed, self.fmt.min_exponent, 0)
-        named = [(self.at_exponent(e), show_exponent(e)) for e in exponents]
-        return (*named, (self.at_exponent(self.fmt.max_exponent + 1), f"{self.fmt.max:,.6g}"))
+        named = {e: show_exponent(e) for e in (self.flushed, self.fmt.min_exponent, 0)}
+        if self.high - self.low < _span(self.fmt):
+            named = {e: show_exponent(e) for e in range(-(-self.low // EVERY) * EVERY, self.high, EVERY)}
+        named[self.fmt.max_exponent + 1] = show_limit(self.fmt)
+        return tuple((self.at_exponent(e), text) for e, text in named.items() if self.low <= e < self.high)
+
+    @property
+    def rules(self) -> tuple[float, ...]:
+        """Where a zone ends and the next begins."""
+        return tuple(x for x, _ in self.limits if 0.0 < x < 1.0)
 
     @property
     def background(self) -> str:
@@ -84,7 +86,40 @@ class Range:
         return f"linear-gradient(to right, {', '.join(stops)})"
 
 
-def range_of(traces: Iterable[StageTrace]) -> Range:
-    """The range of the low precision a run used; FP16's when it used none."""
+def show_limit(fmt: FloatFormat) -> str:
+    """The largest number of a format: "65,504", "3.4e38"."""
+    return f"{fmt.max:,.6g}" if fmt.max < 1e6 else show_magnitude(fmt.max)
+
+
+def full_range(fmt: FloatFormat) -> Range:
+    """All a format can hold, with some room on both sides."""
+    return Range(fmt, _flushed(fmt) - BELOW, fmt.max_exponent + ABOVE)
+
+
+def cut_range(fmt: FloatFormat, exponents: Iterable[int]) -> Range:
+    """The full range; of a wide format only what lies around the exponents that occur."""
+    whole, used = full_range(fmt), list(exponents)
+    if _span(fmt) <= WIDE or not used:
+        return whole
+    low, high = min(used) - MARGIN, max(used) + MARGIN
+    return Range(fmt, max(low, whole.low), min(high, whole.high))
+
+
+def range_of(traces: Sequence[StageTrace]) -> Range:
+    """The range of the low precision a run used, FP16's when it used none, cut to the gradients of the run."""
     used = (format_named(trace.dtype) for trace in traces if trace.steps)
-    return Range(next((fmt for fmt in used if fmt.bits < FP32.bits), FP16))
+    fmt = next((fmt for fmt in used if fmt.bits < FP32.bits), FP16)
+    peaks = (value for trace in traces for step in trace.steps for value in step.grad_abs_max if value)
+    exponents = [math.frexp(value)[1] for value in peaks if math.isfinite(value)]
+    grads = [g for trace in traces for deep in trace.deep_steps for g in deep.grads if g.exponent_counts]
+    exponents += [e for g in grads for e in (g.exponent_offset, g.exponent_offset + len(g.exponent_counts))]
+    return cut_range(fmt, exponents)
+
+
+def _span(fmt: FloatFormat) -> int:
+    """Powers of two of the full range."""
+    return fmt.max_exponent + ABOVE - _flushed(fmt) + BELOW
+
+
+def _flushed(fmt: FloatFormat) -> int:
+    return round(math.log2(fmt.flush_threshold))

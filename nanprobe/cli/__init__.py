@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import nanprobe
-from nanprobe.cli import check, diagnose, explain, init, recipes, report, sweep_scale
+from nanprobe.cli import check, compare, diagnose, explain, init, recipes, report, sweep_scale
 from nanprobe.cli.application import run
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command()(diagnose.diagnose)
 app.command("sweep-scale")(sweep_scale.sweep_scale)
 app.command()(check.check)
 app.command()(report.report)
+app.command()(compare.compare)
 app.command()(recipes.recipes)
 app.command()(init.init)
 app.command()(explain.explain)

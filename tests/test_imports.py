@@ -31,6 +31,7 @@ FLOORS: dict[str, int] = {
     "recipe": 1,
     "storage": 1,
     "progress": 1,
+    "machine": 1,
     "options": 1,
     "reports": 2,
     "saved_sweep": 2,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import nanprobe
-from nanprobe.cli import check, compare, diagnose, explain, init, recipes, report, sweep_scale
+from nanprobe.cli import check, compare, diagnose, env, explain, init, recipes, report, sweep_scale
 from nanprobe.cli.application import run
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command()(compare.compare)
 app.command()(recipes.recipes)
 app.command()(init.init)
 app.command()(explain.explain)
+app.command()(env.env)
 
 
 def main(argv: list[str] | None = None) -> int:

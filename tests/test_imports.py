@@ -36,6 +36,7 @@ FLOORS: dict[str, int] = {
     "reports": 2,
     "saved_sweep": 2,
     "remedies": 2,
+    "frames": 3,
     "precision": 3,
     "probe": 4,
     "treatment": 4,

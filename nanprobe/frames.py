@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nanprobe.diagnosis import diagnose
 from nanprobe.findings import Diagnosis, Finding, Kind, LayerRow, Severity
 from nanprobe.records import Outcome, Phase, RunRecord, StageName, StageTrace, StepRecord
 from nanprobe.reports.stage_summary import is_finite_step, summarize_stages
-from nanprobe.storage import find_run, read_run
+from nanprobe.saved_run import read_answer
+from nanprobe.storage import find_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +32,7 @@ def load_run(directory: str | os.PathLike[str]) -> SavedRun:
 
     Raises nanprobe.errors.RunUnreadable when it is no such run, is damaged, or was written by a newer nanprobe.
     """
-    run = read_run(find_run(os.fspath(directory)))
-    return SavedRun(run, diagnose(run))
+    return SavedRun(*read_answer(find_run(os.fspath(directory))))
 
 
 class SavedRun:

@@ -34,6 +34,7 @@ FLOORS: dict[str, int] = {
     "machine": 1,
     "options": 1,
     "reports": 2,
+    "saved_run": 2,
     "saved_sweep": 2,
     "remedies": 2,
     "frames": 3,

@@ -11,7 +11,6 @@ from nanprobe.cli import check, compare, diagnose, env, explain, init, recipes, 
 from nanprobe.cli.application import run
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Says why a PyTorch training produced NaN, Inf or dead gradients: what broke, why, and what to do.",

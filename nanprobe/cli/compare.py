@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nanprobe.cli.completion import complete_run, complete_short_format
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.options import STATUS_CODES, choose
 
@@ -14,10 +15,17 @@ if TYPE_CHECKING:
 
 
 def compare(
-    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help="The run before the change.")],
-    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The run after it.")] = "last",
+    run_a: Annotated[
+        str, typer.Argument(metavar="RUN_A", autocompletion=complete_run, help="The run before the change.")
+    ],
+    run_b: Annotated[
+        str, typer.Argument(metavar="RUN_B", autocompletion=complete_run, help="The run after it.")
+    ] = "last",
     report_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="terminal, json or markdown.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", autocompletion=complete_short_format, help="terminal, json or markdown."
+        ),
     ] = "terminal",
     show_all: Annotated[bool, typer.Option("--all", help="Show every layer, those that did not change too.")] = False,
 ) -> int:
@@ -42,9 +50,8 @@ def compare(
 
 
 def _open(named: str) -> Side:
-    from nanprobe.diagnosis import diagnose
     from nanprobe.reports.comparison import Side
-    from nanprobe.storage import find_run, read_run
+    from nanprobe.saved_run import read_answer
+    from nanprobe.storage import find_run
 
-    run = read_run(find_run(named))
-    return Side(run, diagnose(run))
+    return Side(*read_answer(find_run(named)))

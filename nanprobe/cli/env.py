@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nanprobe.cli.completion import complete_short_format
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.errors import ExitCode
 from nanprobe.options import choose
@@ -13,7 +14,10 @@ from nanprobe.options import choose
 
 def env(
     report_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="terminal, json or markdown.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", autocompletion=complete_short_format, help="terminal, json or markdown."
+        ),
     ] = "terminal",
 ) -> int:
     """Show versions, hardware and settings that matter, to paste into a bug report.

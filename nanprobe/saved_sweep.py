@@ -41,7 +41,9 @@ def read_sweep(directory: str | Path) -> SweepRecording:
     """
     head = read_head(directory)
     if head.command is not Command.SWEEP_SCALE:
-        raise RunUnreadable(f"{directory}: is a run of `nanprobe {head.command.value}`; expected one of sweep-scale")
+        raise RunUnreadable(
+            f"{directory}: is a run of `nanprobe {head.command.value}`; expected one of `nanprobe sweep-scale`"
+        )
     plan, stages = _read_plan(head), Path(head.run.directory, "stages")
     interrupted_in = head.document.get("interrupted_in")
     histograms = read_histograms(stages / SWEEP_LABEL)

@@ -40,19 +40,30 @@ def run_nanprobe(*args: str, cwd: Path, timeout: float = 120) -> Result:
         return Result(process.returncode, stdout, stderr, time.monotonic() - started, marked_processes(mark))
 
 
+def run_python(code: str, cwd: Path) -> str:
+    """The output of Python code that may import nanprobe, in a fresh interpreter; it must end well."""
+    env = {**os.environ, "PYTHONPATH": _python_path()}
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _python_path() -> str:
+    root = str(Path(__file__).parents[1])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+
+
 @contextmanager
 def start_nanprobe(*args: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The running command, and the mark in the environment of all it starts; it is ended afterwards."""
     mark = uuid.uuid4().hex
-    root = str(Path(__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
         [sys.executable, "-m", "nanprobe", *args],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, MARK: mark, "PYTHONPATH": path},
+        env={**os.environ, MARK: mark, "PYTHONPATH": _python_path()},
     )
     try:
         with process:

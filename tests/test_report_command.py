@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from command import BASE, Result, run_nanprobe
+from command import BASE, Result, run_nanprobe, run_python
 from nanprobe.reports.formats import ReportFormat
 
 FAILING = """
@@ -148,12 +147,8 @@ def test_reading_a_run_writes_nothing_and_loads_no_torch(folder: Path, printed: 
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     code = (
         "import sys\nfrom nanprobe.cli import main\n"
-        "main(['report', 'run-failing']); main(['report', 'run-swept', '--format', 'json'])\n"
+        "assert main(['report', 'run-failing']) == 1 and main(['report', 'run-swept', '--format', 'json']) == 0\n"
         "assert not {'torch', 'pandas'} & sys.modules.keys(), sys.modules.keys()\n"
     )
-    import subprocess
-    import sys
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
+    assert "OVERFLOW" in run_python(code, folder)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 import nanprobe
-from nanprobe.cli import check, diagnose, explain, init, recipes, report, sweep_scale
+from nanprobe.cli import check, compare, diagnose, env, explain, init, recipes, report, sweep_scale
 from nanprobe.cli.application import run
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Says why a PyTorch training produced NaN, Inf or dead gradients: what broke, why, and what to do.",
@@ -21,9 +20,11 @@ app.command()(diagnose.diagnose)
 app.command("sweep-scale")(sweep_scale.sweep_scale)
 app.command()(check.check)
 app.command()(report.report)
+app.command()(compare.compare)
 app.command()(recipes.recipes)
 app.command()(init.init)
 app.command()(explain.explain)
+app.command()(env.env)
 
 
 def main(argv: list[str] | None = None) -> int:

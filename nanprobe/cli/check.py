@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nanprobe.cli.completion import complete_check_format
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.errors import ExitCode
 from nanprobe.options import at_least, choose
@@ -34,7 +35,13 @@ def check(
         typer.Option(metavar="DIR", help="Folder for the run directories; default: the user's cache."),
     ] = None,
     report_format: Annotated[
-        str, typer.Option("--format", metavar="terminal|json|junit|github", help="Format of the report.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="terminal|json|junit|github",
+            autocompletion=complete_check_format,
+            help="Format of the report.",
+        ),
     ] = "terminal",
 ) -> int:
     """Run the target of each recipe and compare what is found with what the recipe expects.

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.completion import (
+    complete_device,
+    complete_dtype,
+    complete_fail_on,
+    complete_format,
+    complete_recipe,
+    complete_stages,
+)
 from nanprobe.cli.formats import FORMAT_HELP, choose_format
 from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
@@ -34,12 +42,25 @@ def diagnose(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Settings from a recipe; options given here win. See nanprobe recipes."),
+        typer.Option(
+            autocompletion=complete_recipe,
+            metavar="NAME|FILE",
+            help="Settings from a recipe; options given here win. See nanprobe recipes.",
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps of each stage.")] = DEFAULT_STEPS,
-    stages: Annotated[str, typer.Option(metavar="LIST", help="Stages to run.")] = "fp32,fp16,amp",
-    dtype: Annotated[str, typer.Option(metavar="fp16|bf16", help="Low precision of the fp16 and amp stages.")] = "fp16",
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where the stages run.")] = "auto",
+    stages: Annotated[
+        str, typer.Option(autocompletion=complete_stages, metavar="LIST", help="Stages to run.")
+    ] = "fp32,fp16,amp",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            autocompletion=complete_dtype, metavar="fp16|bf16", help="Low precision of the fp16 and amp stages."
+        ),
+    ] = "fp16",
+    device: Annotated[
+        str, typer.Option(autocompletion=complete_device, metavar="auto|cpu|cuda", help="Where the stages run.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch, numpy and random in every stage.")] = 0,
     init_scale: Annotated[
         float | None, typer.Option(metavar="X", help="Initial loss scale, instead of the script's own.")
@@ -52,10 +73,13 @@ def diagnose(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
-    report_format: Annotated[str, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP)] = "terminal",
+    report_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", autocompletion=complete_format, help=FORMAT_HELP)
+    ] = "terminal",
     fail_on: Annotated[
         str,
         typer.Option(
+            autocompletion=complete_fail_on,
             metavar="LIST",
             help="Findings that make exit code 1: a severity and graver (error, warning, note), kinds (overflow, "
             "underflow, data, graph, divergence, misuse), or none.",

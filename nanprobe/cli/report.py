@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nanprobe.cli.completion import complete_format, complete_run
 from nanprobe.cli.formats import FORMATS, choose_format
 from nanprobe.cli.output_file import save
 from nanprobe.cli.screen import report_width, show, wants_color
@@ -19,11 +20,14 @@ RUN_HELP = "A run directory; `last` is the newest run, `last~1` the one before i
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "last",
+    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=complete_run, help=RUN_HELP)] = "last",
     report_format: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: by FILE's ending, else terminal."
+            "--format",
+            metavar="FORMAT",
+            autocompletion=complete_format,
+            help=f"{', '.join(FORMATS)}; default: by FILE's ending, else terminal.",
         ),
     ] = None,
     output: Annotated[
@@ -55,7 +59,7 @@ def report(
 
 def _render(named: str, form: ReportFormat, show_all: bool, color: bool) -> tuple[str, ExitCode]:
     """The report, and the exit code of its run."""
-    from nanprobe.storage import Command, find_run, read_head, read_run
+    from nanprobe.storage import Command, find_run, read_head
 
     directory, width = find_run(named), report_width()
     if read_head(directory).command is Command.SWEEP_SCALE:
@@ -66,10 +70,9 @@ def _render(named: str, form: ReportFormat, show_all: bool, color: bool) -> tupl
         result = answer_sweep(read_sweep(directory))
         sweep_report = make_sweep_report(form, width=width, color=color, show_all=show_all)
         return sweep_report.render(result), STATUS_CODES[result.status]
-    from nanprobe.diagnosis import diagnose
     from nanprobe.reports.formats import make_report
+    from nanprobe.saved_run import read_answer
 
-    run = read_run(directory)
-    diagnosis = diagnose(run)
+    run, diagnosis = read_answer(directory)
     report = make_report(form, width=width, color=color, show_all=show_all)
     return report.render(run, diagnosis), exit_code(diagnosis, FailOn.parse("error"), interrupted=False)

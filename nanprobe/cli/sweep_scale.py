@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
+from nanprobe.cli.completion import complete_device, complete_format, complete_number_format, complete_recipe
 from nanprobe.cli.formats import FORMAT_HELP, choose_format
 from nanprobe.cli.recipe_option import RecipeOption
 from nanprobe.cli.screen import make_copy, report_width, show, wants_color
@@ -30,7 +31,11 @@ def sweep_scale(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Settings from a recipe; options given here win. See nanprobe recipes."),
+        typer.Option(
+            autocompletion=complete_recipe,
+            metavar="NAME|FILE",
+            help="Settings from a recipe; options given here win. See nanprobe recipes.",
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps to record.")] = DEFAULT_STEPS,
     scales: Annotated[
@@ -41,9 +46,16 @@ def sweep_scale(
         bool, typer.Option("--no-confirm", help="Do not run the edges of the window for real.")
     ] = False,
     number_format: Annotated[
-        str, typer.Option(metavar="fp16|bf16|e4m3|e5m2", help="Number format the gradients are to fit in.")
+        str,
+        typer.Option(
+            metavar="fp16|bf16|e4m3|e5m2",
+            autocompletion=complete_number_format,
+            help="Number format the gradients are to fit in.",
+        ),
     ] = "fp16",
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where the runs take place.")] = "auto",
+    device: Annotated[
+        str, typer.Option(autocompletion=complete_device, metavar="auto|cpu|cuda", help="Where the runs take place.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of torch, numpy and random in every run.")] = 0,
     init_scale: Annotated[
         float | None, typer.Option(metavar="X", help="Initial loss scale, instead of the script's own.")
@@ -55,7 +67,9 @@ def sweep_scale(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in the user's cache.")
     ] = None,
-    report_format: Annotated[str, typer.Option("--format", metavar="FORMAT", help=FORMAT_HELP)] = "terminal",
+    report_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", autocompletion=complete_format, help=FORMAT_HELP)
+    ] = "terminal",
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let the script write its files for real.")
     ] = False,

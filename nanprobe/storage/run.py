@@ -109,7 +109,9 @@ def read_run(directory: str | Path) -> RunRecord:
     """
     head = read_head(directory)
     if head.command is not Command.DIAGNOSE:
-        raise RunUnreadable(f"{directory}: is a run of `nanprobe {head.command.value}`; expected one of diagnose")
+        raise RunUnreadable(
+            f"{directory}: is a run of `nanprobe {head.command.value}`; expected one of `nanprobe diagnose`"
+        )
     path, names = Path(head.run.directory), head.document["plan"].get("stages")
     try:
         stages = tuple(StageName(name) for name in names)

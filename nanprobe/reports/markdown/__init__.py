@@ -27,7 +27,7 @@ class MarkdownReport:
         """Verdict, evidence, stages, further findings, layers, environment, in this order."""
         page = Page()
         if diagnosis.verdict is not None:
-            write_verdict(page, run, diagnosis.verdict)
+            write_verdict(page, run, diagnosis.verdict, diagnosis.verification)
         elif diagnosis.status is Status.HEALTHY:
             write_healthy(page, diagnosis, run)
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from nanprobe.findings import Finding, Remedy
+from nanprobe.findings import Finding, Remedy, Verification
 from nanprobe.records import RunRecord, Source
 from nanprobe.reports.evidence import list_evidence
 from nanprobe.reports.excerpt import read_excerpt, show_line
 from nanprobe.reports.markdown.page import Page
+from nanprobe.reports.markdown.proven import write_proven
 from nanprobe.reports.markdown.syntax import code, escape, fence, head, prose, row
 from nanprobe.reports.numbers import count_noun
 from nanprobe.reports.terminal.closing import shorten_home
@@ -16,8 +17,8 @@ _CODE_PLACES = ("module", "parameter", "parameters", "operation")
 LONGEST_PROSE = 4000
 
 
-def write_verdict(page: Page, run: RunRecord, verdict: Finding) -> None:
-    """The root cause, in the order a reader asks for it."""
+def write_verdict(page: Page, run: RunRecord, verdict: Finding, verification: Verification | None = None) -> None:
+    """The root cause, in the order a reader asks for it; what was tried before what is only advised."""
     page.add(f"## ✖ {KIND_WORDS[verdict.kind]} ({verdict.code})\n\n**{prose(verdict.title)}**")
     if verdict.source is not None:
         page.add(quote_source(verdict.source))
@@ -28,8 +29,12 @@ def write_verdict(page: Page, run: RunRecord, verdict: Finding) -> None:
         page.section("Evidence", _list_rows("measured", [(label, escape(text)) for label, text in evidence]))
     if verdict.why:
         page.section("Why", prose(verdict.why, LONGEST_PROSE))
-    if verdict.remedies:
-        page.section("What to do", write_remedies(verdict.remedies))
+    remedies = verdict.remedies
+    if verification is not None:
+        write_proven(page, verification)
+        remedies = tuple(remedy for remedy in remedies if remedy.verified is None)
+    if remedies:
+        page.section("What to do", write_remedies(remedies))
 
 
 def quote_source(source: Source) -> str:

@@ -16,7 +16,7 @@ def draw_proven(canvas: Canvas, verification: Verification) -> None:
     canvas.heading("PROVEN REMEDIES")
     tried = sorted(verification.tried, key=lambda r: not r.verified)
     helping = [r for r in tried if r.verified]
-    canvas.paragraph(_summary(verification, len(helping)), indent=2)
+    canvas.paragraph(describe_verification(verification, len(helping)), indent=2)
     if tried:
         canvas.blank()
         _draw_table(canvas, tried)
@@ -28,7 +28,8 @@ def draw_proven(canvas: Canvas, verification: Verification) -> None:
             canvas.line("    ", (line, _DIFF_STYLES.get(line[:1], "")), whole=True)
 
 
-def _summary(verification: Verification, helping: int) -> str:
+def describe_verification(verification: Verification, helping: int) -> str:
+    """How many remedies helped, at what expense, and why not more were tried."""
     stage, tried = verification.stage.value, len(verification.tried)
     took = f"{count_noun(verification.runs, 'run')} of the {stage} stage, {show_seconds(verification.seconds)}"
     if not tried:
@@ -45,7 +46,7 @@ def _remedies(count: int) -> str:
 
 
 def _draw_table(canvas: Canvas, tried: list[Remedy]) -> None:
-    table = [_cells(remedy) for remedy in tried]
+    table = [list_cells(remedy) for remedy in tried]
     titles = list(table[0])
     widths = {title: max(len(title), *(len(row[title]) for row in table)) for title in titles}
     for title in _DISPENSABLE:
@@ -62,7 +63,8 @@ def _draw_table(canvas: Canvas, tried: list[Remedy]) -> None:
         canvas.paragraph((detail, "dim"), indent=6)
 
 
-def _cells(remedy: Remedy) -> dict[str, str]:
+def list_cells(remedy: Remedy) -> dict[str, str]:
+    """What came of a remedy, by the title of the column."""
     cost = remedy.cost
     error = remedy.gradient_error
     return {

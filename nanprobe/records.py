@@ -253,6 +253,7 @@ class StepRecord:
     learning_rates: tuple[float, ...] = ()  # one per param group
     source: Source | None = None  # the line that stepped
     nonfinite_settings: tuple[str, ...] = ()  # hyper-parameters that are NaN or Inf, "weight_decay = nan"
+    loss_factor: float | None = None  # the constant by which the script multiplied the loss last, before backward
 
 
 @dataclass(frozen=True, slots=True)

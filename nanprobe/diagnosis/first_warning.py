@@ -131,10 +131,11 @@ def _loss_scale_falls(finding: Finding, trace: StageTrace) -> Signs:
     """The scale further below its highest value than calibration leads it: the step at which that is first so."""
     highest = 0.0
     for step in trace.steps:
-        scale = step.loss_scale or 0.0
+        scale = step.loss_scale or step.loss_factor or 0.0
         highest = max(highest, scale)
         if 0.0 < scale <= highest * 2.0**-MAX_CALIBRATION_SKIPS:
-            yield Sign(step.index, f"the loss scale had fallen from {figure(highest)} to {figure(scale)}", 10.0)
+            what = "loss scale" if step.loss_scale is not None else "factor that the script multiplies its loss by"
+            yield Sign(step.index, f"the {what} had fallen from {figure(highest)} to {figure(scale)}", 10.0)
             return
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from nanprobe.diagnosis.trail import Trail, base_name
+from nanprobe.diagnosis.handmade import handmade_scale
+from nanprobe.diagnosis.trail import Trail
 from nanprobe.findings import Severity
 from nanprobe.records import DeepStep, StageName, StageTrace, StepRecord
 
@@ -38,7 +39,12 @@ class Scene:
         """The factor in the gradients of this step; 1.0 when the loss was not scaled."""
         if self.deep.loss_scale:
             return self.deep.loss_scale
-        return _handmade_scale(self.trail)
+        return handmade_scale(self.trail)
+
+    def scale_of(self, step: StepRecord) -> float:
+        """The factor in the gradients of any step of the stage."""
+        by_hand = self.deep.loss_scale is None and self.loss_scale != 1.0
+        return step.loss_scale or (step.loss_factor if by_hand else None) or 1.0
 
     @property
     def poisoned_by_update(self) -> str | None:
@@ -53,18 +59,3 @@ def base_severity(trace: StageTrace) -> Severity:
     """Error, but a note in the raw FP16 stage put around a script that does not train that way itself."""
     hypothetical = trace.name is StageName.FP16 and not trace.as_written
     return Severity.NOTE if hypothetical else Severity.ERROR
-
-
-def _handmade_scale(trail: Trail) -> float:
-    """The factor of a loss scaled by hand, `(loss * 256).backward()`; 1.0 when there is none to be seen.
-
-    From 8 upwards, because smaller factors are weights of loss terms: our choice.
-    """
-    for index in trail.deep.loss_writers:
-        op = trail.ops.get(index)
-        if op is None or base_name(op.op) != "mul" or not op.outputs or op.outputs[0].numel != 1:
-            continue
-        factors = [s for s in op.scalars if s >= 8.0]
-        if factors:
-            return factors[0]
-    return 1.0

@@ -233,7 +233,7 @@ def needed_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
     """The power of two that lifts the largest lost gradient four bits into the normal range, whatever overflows."""
     if peak <= 0.0:
         return 65536.0
-    return float(2.0 ** max(1, _bits_up(peak, fmt))) * max(1.0, scene.loss_scale)
+    return float(2.0 ** max(1, _bits_up(peak, fmt))) * scene.loss_scale
 
 
 def _bits_up(peak: float, fmt: FloatFormat) -> int:
@@ -246,17 +246,21 @@ def _wanted_scale(scene: Scene, peak: float, fmt: FloatFormat) -> float:
         return 65536.0
     wanted = _bits_up(peak, fmt)
     highest = math.floor(math.log2(fmt.max / _largest_gradient(scene, fmt))) - 1
-    return float(2.0 ** max(1, min(wanted, highest))) * max(1.0, scene.loss_scale)
+    return float(2.0 ** max(1, min(wanted, highest))) * scene.loss_scale
 
 
 def _largest_gradient(scene: Scene, fmt: FloatFormat) -> float:
-    """The largest finite magnitude of the stage's parameter gradients and of what backward makes in `fmt` in this step.
+    """The largest finite magnitude of the stage's gradients and of what backward makes in `fmt` in this step.
 
-    The loss scale is in it.
+    The step's loss scale is in it.
     """
     backward = (op for op in scene.trail.ops.values() if op.phase is Phase.BACKWARD)
     sizes = [shadow_peak(op) or 0.0 for op in backward if op.outputs and op.outputs[0].dtype == fmt.name]
-    sizes += [g for step in scene.trace.steps for g in step.grad_abs_max if g is not None and math.isfinite(g)]
+    for step in scene.trace.steps:
+        ratio = scene.loss_scale / scene.scale_of(step)
+        named = zip(scene.trace.parameters, step.grad_abs_max, strict=False)
+        # Master copies are kept in FP32, and are filled once the scale is out.
+        sizes += [g * ratio for p, g in named if g is not None and math.isfinite(g) and p.master_of is None]
     return max(sizes, default=0.0) or math.ulp(0.0)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nanprobe.diagnosis.examine import findings_of
 from nanprobe.diagnosis.first_warning import with_first_warning
+from nanprobe.diagnosis.handmade import with_handmade_scale
 from nanprobe.diagnosis.layers import layer_rows
 from nanprobe.diagnosis.noise import without_noise
 from nanprobe.diagnosis.proportion import scale_in_backward
@@ -51,7 +52,9 @@ def diagnose(run: RunRecord) -> Diagnosis:
     else:
         status = Status.INCONCLUSIVE if reasons else Status.HEALTHY
     findings = _ordered(verdict, found)
-    return Diagnosis(status, verdict, findings, layer_rows(run, findings), reasons if verdict is None else ())
+    return Diagnosis(
+        status, verdict, findings, layer_rows(with_handmade_scale(run), findings), reasons if verdict is None else ()
+    )
 
 
 def _root_cause(errors: Sequence[tuple[StageTrace, Finding]]) -> Finding | None:

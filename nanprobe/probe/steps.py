@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from nanprobe.precision.conduct import without_modes
 from nanprobe.precision.reduction import Pending, abs_max
 from nanprobe.probe.names import ModelNames
 from nanprobe.probe.timeline import Timeline
@@ -34,6 +35,7 @@ class StepLedger:
         self._optimizer: Optimizer | None = None
         self._label: str | None = None
         self._loss: Tensor | None = None
+        self._loss_factor: float | None = None
         self._owners: list[int] = []  # position in `watched` of each gradient measured
         self._pending: Pending | None = None
         self._figures: list[float] | None = None
@@ -61,6 +63,7 @@ class StepLedger:
         """Backward starts from these."""
         first = tensors if isinstance(tensors, Tensor) else next((t for t in tensors if isinstance(t, Tensor)), None)
         self._loss = first.detach() if first is not None and first.numel() == 1 else None
+        self._loss_factor = None if self._loss is None or first is None else _last_factor(first)
 
     def gradients(self) -> list[Tensor]:
         """The gradients that exist now, sparse ones too."""
@@ -134,10 +137,12 @@ class StepLedger:
             learning_rates=_learning_rates(self._optimizer),
             source=self.place,
             nonfinite_settings=_nonfinite_settings(self._optimizer),
+            loss_factor=self._loss_factor,
         )
         self._timeline.end_step()
         self._write(record)
         self._pending, self._figures, self._owners, self._loss = None, None, [], None
+        self._loss_factor = None
         self._master_figures = None
         self._with_loss = self._with_scale = False
         self.place = None
@@ -165,6 +170,28 @@ class StepLedger:
         by_buffer = zip(buffers, values[len(watched) :], strict=True)
         bad_buffers = [n for (n, _), v in by_buffer if math.isnan(v) or (math.isinf(v) and n not in self._infinite)]
         return weights, bad, bad_buffers
+
+
+def _last_factor(loss: Tensor) -> float | None:
+    """The constant of a product that the loss is, `loss * 256`; None for another operation, or a factor on a device.
+
+    Read off the autograd node, which keeps the factor that it multiplies the gradient by.
+    """
+    node = loss.grad_fn
+    if type(node).__name__ != "MulBackward0":
+        return None
+    with without_modes():
+        for name in ("_saved_other", "_saved_self"):
+            factor = getattr(node, name, None)
+            if _is_plain_number(factor):
+                return float(factor)
+    return None
+
+
+def _is_plain_number(value: object) -> TypeGuard[Tensor]:
+    if not isinstance(value, Tensor) or value.requires_grad:
+        return False
+    return value.numel() == 1 and value.device.type == "cpu" and value.is_floating_point()
 
 
 def _learning_rates(optimizer: Optimizer | None) -> tuple[float, ...]:

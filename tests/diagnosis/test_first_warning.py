@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from builders import (
     Step,
@@ -22,6 +24,8 @@ from nanprobe.diagnosis import diagnose, steps_to_rerun
 from nanprobe.diagnosis.first_warning import first_warning, with_first_warning
 from nanprobe.findings import Finding, Kind, Severity
 from nanprobe.records import ExternalKind, Phase, StageName, StageTrace, StepRecord
+from probe.sessions import AMP_FACTS
+from stages import run_stage
 
 INF = float("inf")
 SCALE = 1024.0
@@ -247,3 +251,29 @@ def test_a_finding_without_a_sign_stays_as_it_is(code: str) -> None:
 def test_one_step_is_one_step() -> None:
     told = with_first_warning(found("NP103", 3, module="a"), growing(1.0, 2e4, 1.0, INF)).why
     assert "Could be seen 2 steps earlier: at step 1 the gradient" in told
+
+
+def test_gradients_of_a_real_stage_are_known_to_be_made_in_half() -> None:
+    """Autocast casts a weight's gradient up; its writer still tells in which format it was made."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+        opt = torch.optim.SGD(net.parameters(), lr=0.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+        x = torch.randn(8, 4)
+        for k in range(16):
+            with torch.autocast("cpu", torch.float16):
+                loss = net(x).float().pow(2).sum() * 2.0**k
+            opt.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+
+    stage = run_stage(loop, StageName.AMP, deep=(0,), facts=AMP_FACTS)
+    broken = next(s.index for s in stage.steps if s.skipped)
+    told = "the gradient of 2.weight had 1.7 bits of headroom left"
+    assert words(found("NP103", broken, module="2"), stage) == (broken - 2, told)
+    late = found("NP103", len(stage.steps) - 1, module="1")
+    assert words(late, stage) is None  # as large as those of module 0, but a layer norm works in FP32
+    assert words(replace(late, module="0"), stage) is not None

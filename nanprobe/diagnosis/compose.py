@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nanprobe.catalogue import entry
+from nanprobe.diagnosis.batches import place_in_loading
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.wording import line_of, op_evidence
 from nanprobe.findings import BatchPlace, Finding, Remedy, Severity
@@ -86,7 +87,10 @@ def at_op(
 
 
 def batch_rows(scene: Scene, op: OpRecord) -> BatchPlace | None:
-    """The rows of the batch in which `op` went wrong, when its first dimension is the batch's."""
+    """The rows of the batch in which `op` went wrong, when its first dimension is the batch's or it made the batch."""
+    loaded = place_in_loading(scene.trace, scene.step, op)
+    if loaded is not None:
+        return loaded
     if not op.rows or not op.outputs or not op.outputs[0].shape or op.phase is Phase.UPDATE:
         return None
     size = op.outputs[0].shape[0]

@@ -81,9 +81,16 @@ def at_op(
         code,
         slots=slots,
         why=why,
-        evidence={**op_evidence(op), **(evidence or {})},
+        evidence={**op_evidence(op), **_backward_pass(scene), **(evidence or {})},
         **{**plain, **details},
     )
+
+
+def _backward_pass(scene: Scene) -> dict[str, object]:
+    """In a step of several backward passes, the first that left a gradient not finite."""
+    bad = [g.backward for g in scene.deep.grads if g.stats.nan_count or g.stats.inf_count]
+    passes = scene.record.backward_passes if scene.record is not None else 1
+    return {"backward_pass": f"{min(bad) + 1} of {passes}"} if bad and passes > 1 else {}
 
 
 def batch_rows(scene: Scene, op: OpRecord) -> BatchPlace | None:

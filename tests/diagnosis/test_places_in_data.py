@@ -123,3 +123,14 @@ def test_a_batch_that_the_script_makes_itself_has_rows() -> None:
 
     place = found(batches).batch
     assert place is not None and (place.rows, place.columns) == ((BAD % 8,), (1,))
+
+
+def test_the_backward_pass_of_an_accumulation() -> None:
+    def loop() -> None:
+        w = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        for micro_batch in (1.0, 0.0, 1.0):
+            (w * micro_batch).sqrt().sum().backward()
+        optimizer.step()
+
+    assert findings_of(run_stage(loop, deep=(0,)))[0].evidence["backward_pass"] == "2 of 3"

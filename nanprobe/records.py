@@ -160,6 +160,7 @@ class GradRecord:
     exponent_offset: int = 0  # the exponents of the re-check (of the gradient, where there is none): bin i holds the
     #                           finite non-zero elements with 2^(offset+i) <= |g| < 2^(offset+i+1), loss scale in them
     exponent_counts: tuple[int, ...] = ()  # () when not counted
+    backward: int = 0  # the backward pass of the step that left it so, from 0: the first that made it non-finite
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
+from nanprobe.diagnosis.trail import Trail, base_name
 from nanprobe.diagnosis.wording import listed
 from nanprobe.findings import BatchPlace
-from nanprobe.records import BatchRecord, ExternalKind, ExternalRecord, StageTrace
+from nanprobe.records import BatchRecord, ExternalKind, ExternalRecord, OpRecord, Phase, StageTrace
 
 # Batches are fetched a little before they are used; one step is as far ahead as a plain loop gets.
 _STEPS_AHEAD = 1
@@ -33,7 +34,27 @@ def place_of(trace: StageTrace, step: int, external: ExternalRecord, largest: fl
     if found is None:
         return _place(external, None, ()) if external.rows else None
     batch, field = found
-    return _place(field, batch.index, field.dataset_indices or batch.dataset_indices)
+    return _place(field, batch.index, _indices(batch, field))
+
+
+def place_in_loading(trace: StageTrace, step: int, op: OpRecord) -> BatchPlace | None:
+    """Where in the data an operation of the data set's or the collate function's own stands; None for others."""
+    if op.phase is not Phase.DATA:
+        return None
+    found = _field(trace, step, lambda f: bool(f.stats.nan_count or f.stats.inf_count))
+    if found is None:
+        return None
+    batch, field = found
+    return _place(field, batch.index, _indices(batch, field))
+
+
+def place_in_gathering(trail: Trail, path: Sequence[int]) -> BatchPlace | None:
+    """The rows of the batch that a script made by itself, `torch.stack` or `torch.cat` of samples, on the way of a
+    fault; None when there is no such operation.
+    """
+    ops = (trail.ops[index] for index in path if index in trail.ops)
+    gathered = next((op for op in ops if op.phase is Phase.DATA and base_name(op.op) in {"stack", "cat"}), None)
+    return None if gathered is None or not gathered.rows else BatchPlace(None, gathered.rows, (), gathered.columns)
 
 
 def nonfinite_holder(trace: StageTrace, step: int, external: ExternalRecord) -> ExternalRecord:
@@ -49,7 +70,7 @@ def nonfinite_holder(trace: StageTrace, step: int, external: ExternalRecord) -> 
 
 def label_of(external: ExternalRecord, place: BatchPlace | None) -> str:
     """A tensor from outside in a sentence: "x of batch 4", "field 1 of batch 4"."""
-    if external.kind is not ExternalKind.BATCH:
+    if external.kind is not ExternalKind.BATCH and place is None:
         return external.name or "a tensor made outside the step"
     batch = f"batch {place.index}" if place is not None and place.index is not None else "the batch"
     if not external.name or external.name == "batch":
@@ -97,6 +118,14 @@ def _field(
             if wanted(field):
                 return batch, field
     return None
+
+
+def _indices(batch: BatchRecord, field: ExternalRecord) -> tuple[int, ...]:
+    """Dataset indices of a field's rows; those of the batch where no row stands out.
+
+    A field that is longer or shorter than the batch (a collate function left samples out) has rows nobody can map.
+    """
+    return field.dataset_indices if field.rows else batch.dataset_indices
 
 
 def _place(external: ExternalRecord, index: int | None, indices: tuple[int, ...]) -> BatchPlace:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nanprobe.catalogue import entry
+from nanprobe.diagnosis.batches import place_in_loading
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.wording import line_of, op_evidence
 from nanprobe.findings import BatchPlace, Finding, Remedy, Severity
@@ -80,13 +81,23 @@ def at_op(
         code,
         slots=slots,
         why=why,
-        evidence={**op_evidence(op), **(evidence or {})},
+        evidence={**op_evidence(op), **_backward_pass(scene), **(evidence or {})},
         **{**plain, **details},
     )
 
 
+def _backward_pass(scene: Scene) -> dict[str, object]:
+    """In a step of several backward passes, the first that left a gradient not finite."""
+    bad = [g.backward for g in scene.deep.grads if g.stats.nan_count or g.stats.inf_count]
+    passes = scene.record.backward_passes if scene.record is not None else 1
+    return {"backward_pass": f"{min(bad) + 1} of {passes}"} if bad and passes > 1 else {}
+
+
 def batch_rows(scene: Scene, op: OpRecord) -> BatchPlace | None:
-    """The rows of the batch in which `op` went wrong, when its first dimension is the batch's."""
+    """The rows of the batch in which `op` went wrong, when its first dimension is the batch's or it made the batch."""
+    loaded = place_in_loading(scene.trace, scene.step, op)
+    if loaded is not None:
+        return loaded
     if not op.rows or not op.outputs or not op.outputs[0].shape or op.phase is Phase.UPDATE:
         return None
     size = op.outputs[0].shape[0]

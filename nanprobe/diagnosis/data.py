@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from nanprobe.diagnosis import labels, memory
-from nanprobe.diagnosis.batches import items_of, label_of, nonfinite_holder, place_of, typical_abs_max
+from nanprobe.diagnosis.batches import (
+    items_of,
+    label_of,
+    nonfinite_holder,
+    place_in_gathering,
+    place_in_loading,
+    place_of,
+    typical_abs_max,
+)
 from nanprobe.diagnosis.compose import at_op, batch_rows, compose
 from nanprobe.diagnosis.graph_table import ALLOCATORS, LOADERS
 from nanprobe.diagnosis.origins import Birth, Origin, origin_op
@@ -26,7 +34,7 @@ def explain_external(scene: Scene, origin: Origin) -> Finding | None:
     external = origin.external
     assert external is not None
     if external.kind not in _POISONED:
-        return _nonfinite_input(scene, external, origin.reader)
+        return _nonfinite_input(scene, external, origin)
     first = scene.trace.steps[0].index if scene.trace.steps else 0
     return None if scene.step > first else memory.poisoned_at_start(scene, external, origin.reader)
 
@@ -89,8 +97,11 @@ def written_on_purpose(scene: Scene, op: OpRecord) -> Finding:
     )
 
 
-def _nonfinite_input(scene: Scene, external: ExternalRecord, reader: OpRecord | None) -> Finding:
-    place = place_of(scene.trace, scene.step, external)
+def _nonfinite_input(scene: Scene, external: ExternalRecord, origin: Origin) -> Finding:
+    reader, place = origin.reader, place_of(scene.trace, scene.step, external)
+    if reader is not None and (place is None or place.index is None):
+        loaded = place_in_loading(scene.trace, scene.step, reader)
+        place = loaded or place_in_gathering(scene.trail, (reader.index, *origin.path)) or place
     holder = nonfinite_holder(scene.trace, scene.step, external)
     stats, label = holder.stats, label_of(holder, place)
     counts = [f"{n} {kind}" for n, kind in ((stats.nan_count, "NaN"), (stats.inf_count, "Inf")) if n]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _MultiProcessingDataLoaderIter
 
 from nanprobe.patching import Patches
 from nanprobe.precision.conduct import without_modes
@@ -69,7 +69,7 @@ class BatchWatch:
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
             index = original(iterator)
-            vars(iterator).setdefault("_nanprobe_indices", deque()).append(index)
+            vars(iterator).setdefault("_nanprobe_indices", deque()).append(_numbered(iterator, index))
             return index
 
         return next_index
@@ -79,6 +79,7 @@ class BatchWatch:
 
         def reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
             vars(iterator).pop("_nanprobe_indices", None)
+            vars(iterator).pop("_nanprobe_streamed", None)
             return original(iterator, *args, **kwargs)
 
         return reset
@@ -123,6 +124,19 @@ class BatchWatch:
         )
 
 
+def _numbered(iterator: Any, index: Any) -> Any:
+    """What the sampler gave; for a stream, which has no indices, how many items came before.
+
+    Several workers read a stream each, and nobody knows which item came from which.
+    """
+    if getattr(iterator, "_dataset_kind", None) != _DatasetKind.Iterable or getattr(iterator, "_num_workers", 2) > 1:
+        return index
+    before = vars(iterator).get("_nanprobe_streamed", 0)
+    count = len(index) if isinstance(index, (list, tuple)) else 1
+    vars(iterator)["_nanprobe_streamed"] = before + count
+    return list(range(before, before + count))
+
+
 def _take_indices(iterator: Any) -> Any:
     """What the sampler gave for the batch that has come."""
     handed = vars(iterator).get("_nanprobe_indices")
@@ -141,7 +155,7 @@ def _as_indices(indices: Any) -> tuple[int, ...]:
             return tuple(operator.index(i) for i in list(indices[:_MAX_INDICES]))
         return (operator.index(indices),)
     except TypeError:
-        return ()  # keys of some other kind, or an IterableDataset, which has none
+        return ()  # keys of some other kind, or an IterableDataset that several workers read
 
 
 def _float_tensors(data: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:

@@ -30,7 +30,7 @@ MAX_CALLS = 20_000  # a run of thousands of micro-batches repeats itself long be
 class StepListener(Protocol):
     """Who is told of the calls that make up a step."""
 
-    def optimizer_made(self) -> None:
+    def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer was made."""
 
     def before_backward(self, tensors: Any) -> Any:
@@ -344,7 +344,7 @@ class CallWatch:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._made.append(weakref.ref(optimizer))
-            self._listener.optimizer_made()
+            self._listener.optimizer_made(optimizer)
 
         return init
 

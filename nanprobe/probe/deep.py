@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,13 +64,19 @@ class DeepLook:
             if entry is not None:
                 self._loss_writers = tuple(sorted({*self._loss_writers, *entry.writers}))
 
-    def note_gradients(self, watched: Iterable[Watched]) -> None:
-        """Backward is over: compares each gradient with its re-check."""
+    def note_gradients(self, watched: Iterable[Watched], backward: int = 0) -> None:
+        """Backward, the step's `backward`-th from 0, is over: compares each gradient with its re-check.
+
+        One that was not finite stays on record, also when the script clears it and calls backward again.
+        """
         with self._looking():
             for w in watched:
+                known = self._grads.get(w.name)
+                if known is not None and (known.stats.nan_count or known.stats.inf_count):
+                    continue
                 record = self._gradient(w)
                 if record is not None:
-                    self._grads[w.name] = record
+                    self._grads[w.name] = replace(record, backward=backward)
 
     def before_update(self, watched: Iterable[Watched]) -> None:
         """The optimizer is about to step: remembers the weights and their shadows."""

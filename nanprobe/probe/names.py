@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from nanprobe.records import ExternalKind, ParameterInfo
 _WRAPPERS = re.compile(r"(^|\.)(?:module|_orig_mod|_fsdp_wrapped_module|_forward_module)(?=\.|$)")
 _MAX_FRAMES = 12
 _LOOK_AGAIN = 64
+_MAX_HELD = 256  # looked at in one container: a bare parameter in a longer one is numbered instead
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class ModelNames:
         self._module_names: dict[int, str] = {}
         self._plain: dict[int, weakref.ref[nn.Module]] = {}  # called on their own, with nothing in them to name
         self._optimizers: list[tuple[str, torch.optim.Optimizer]] = []
+        self._expected: list[tuple[weakref.ref[Tensor], str]] = []  # given to an optimizer that has not stepped yet
         self.watched: list[Watched] = []
         self._known: dict[int, Watched] = {}
         self._seen: tuple[int, ...] = ()  # sizes of what `refresh` last looked at
@@ -103,6 +105,15 @@ class ModelNames:
         if all(known is not optimizer for _, known in self._optimizers):
             self._optimizers.append((label, optimizer))
 
+    def expect(self, optimizer: torch.optim.Optimizer, frame: FrameType | None) -> None:
+        """Notes what a new optimizer was given, by the variables that hold it: a model called later has better names.
+
+        Until it steps these are parameters all the same, and no data.
+        """
+        given = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in self._known]
+        held = _held_names(frame) if given else {}
+        self._expected += [(weakref.ref(p), held.get(id(p), f"param_{k}")) for k, p in enumerate(given)]
+
     def module_name(self, module: nn.Module) -> str:
         """The module's path; its class when it belongs to no root."""
         name = self._module_names.get(id(module))
@@ -131,7 +142,9 @@ class ModelNames:
         self._link_masters([p for _, p in owned if id(p) not in self._known])
         for position, (label, parameter) in enumerate(owned):
             if id(parameter) not in self._known:
-                self._watch(parameter, _variable_name(parameter, frame) or f"param_{position}")
+                self._watch(
+                    parameter, self._expected_name(parameter) or _variable_name(parameter, frame) or f"param_{position}"
+                )
             known = self._known[id(parameter)]
             if known.optimizer is None:
                 claimed.append(known)
@@ -147,10 +160,13 @@ class ModelNames:
         if self._optimizers or any(root.has_parameters for root in self._roots):
             return []
         fresh = [leaf for leaf in _leaves(tensors) if id(leaf) not in self._known]
+        expected = {id(p) for p in (ref() for ref, _ in self._expected) if p is not None}
+        if expected:  # an input that asks for a gradient is no parameter
+            fresh = [leaf for leaf in fresh if id(leaf) in expected]
         by_name = {w.name: w for w in self.watched}
         new = []
         for leaf in fresh:
-            name = _variable_name(leaf, frame) or f"leaf_{len(self.watched)}"
+            name = self._expected_name(leaf) or _variable_name(leaf, frame) or f"leaf_{len(self.watched)}"
             if name in by_name:
                 old = by_name[name]
                 self._known.pop(id(old.tensor), None)
@@ -186,6 +202,10 @@ class ModelNames:
     def storages(self) -> dict[int, tuple[ExternalKind, str]]:
         """What each named storage is, for tensors met in a deep step."""
         found: dict[int, tuple[ExternalKind, str]] = {}
+        for expected, name in self._expected:
+            parameter = expected()
+            if parameter is not None:
+                _note(found, parameter, ExternalKind.PARAMETER, name)
         for _, optimizer in self._optimizers:
             for state in optimizer.state.values():
                 for key, value in state.items() if isinstance(state, dict) else ():
@@ -206,6 +226,10 @@ class ModelNames:
         module = name.rpartition(".")[0] or None
         self._known[id(parameter)] = Watched(parameter, name, module, None, master_of)
         self.watched.append(self._known[id(parameter)])
+
+    def _expected_name(self, parameter: Tensor) -> str | None:
+        found = next((name for expected, name in self._expected if expected() is parameter), None)
+        return None if found is None or re.fullmatch(r"param_\d+", found) else found
 
     def _link_masters(self, strangers: list[Tensor]) -> None:
         """Names FP32 master copies after the parameters they mirror: same shapes in the same order."""
@@ -293,6 +317,32 @@ def _contains(outer: nn.Module, inner: nn.Module) -> bool:
         return any(m is inner for m in outer.modules())
     except Exception:  # a user's module may be half built
         return False
+
+
+def _held_names(frame: FrameType | None) -> dict[int, str]:
+    """Names of the tensors that variables hold, also in objects, else in a list or dict; innermost frame first."""
+    direct: dict[int, str] = {}
+    in_containers: dict[int, str] = {}
+    for f in _frames(frame):
+        for name, held in [*_locals(f).items(), *f.f_globals.items()]:
+            names = in_containers if isinstance(held, (dict, list, tuple)) else direct
+            for path, value in _inside(name, held):
+                if isinstance(value, Tensor) and value.is_leaf:
+                    names.setdefault(id(value), path)
+    return {**in_containers, **direct}
+
+
+def _inside(name: str, held: Any) -> Iterator[tuple[str, Any]]:
+    """A variable, or what a container or plain object in it holds."""
+    if isinstance(held, Tensor):
+        yield name, held
+    elif isinstance(held, dict):
+        yield from ((f"{name}.{key}", value) for key, value in list(held.items())[:_MAX_HELD])
+    elif isinstance(held, (list, tuple)):
+        yield from ((f"{name}.{position}", value) for position, value in enumerate(held[:_MAX_HELD]))
+    elif not isinstance(held, (type, ModuleType, nn.Module)):
+        attributes = getattr(held, "__dict__", None) or {}
+        yield from ((str(key), value) for key, value in list(attributes.items())[:_MAX_HELD])
 
 
 def _variable_name(value: Any, frame: FrameType | None) -> str | None:

@@ -165,9 +165,11 @@ class StageSession:
 
     # What the watchers report.
 
-    def optimizer_made(self) -> None:
+    def optimizer_made(self, optimizer: Optimizer) -> None:
         """An optimizer exists: training is about to start, and steps are counted by it."""
         self._ledger.has_optimizer = True
+        self._names.expect(optimizer, self._sources.frame())
+        self._identity.forget()
         self._begin_training()
 
     def nonfinite_loss(self, tensor: Tensor) -> None:
@@ -199,7 +201,8 @@ class StageSession:
         if self._elements is not None:
             self._elements.note_backward(self._names.watched)
         if self._deep is not None:
-            self._deep.note_gradients([w for w in self._names.watched if w.master_of is None])
+            trained = [w for w in self._names.watched if w.master_of is None]
+            self._deep.note_gradients(trained, self._timeline.backward_in_step - 1)
         self._ledger.measure(self._calls.scaler, self._conduct.loss_scale)
         skip = self._conduct.after_backward(self._ledger.gradients, self._ledger.gradient_figures)
         if skip and self._timeline.optimizer_depth:  # a closure: the optimizer reads the gradients next

@@ -56,6 +56,7 @@ EVIDENCE_LABELS: dict[str, tuple[str, Unit]] = {
     "numel": ("elements in all", N),
     "parameters": ("parameters concerned", N),
     "times_seen": ("times seen", N),
+    "backward_pass": ("backward pass of the step", N),
     # gradients and updates
     "flushed_fraction": ("flushed to zero", P),
     "lost_norm_fraction": ("gradient norm lost", P),
@@ -83,6 +84,7 @@ EVIDENCE_LABELS: dict[str, tuple[str, Unit]] = {
     "safe_scale": ("loss scale that fits", S),
     "highest_scale": ("highest scale that fits", S),
     "wanted_scale": ("loss scale needed", S),
+    "saved_loss_scale": ("loss scale in the checkpoint", S),
     "skipped_steps": ("steps skipped", N),
     "skipped_after_warm_up": ("of them after warm-up", N),
     "skipped_fraction": ("steps skipped", P),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanprobe.probe.names import ModelNames, clean
-from nanprobe.records import ParameterInfo
+from nanprobe.records import ExternalKind, ParameterInfo
 from probe.sessions import Watched, watch
 
 
@@ -169,3 +169,32 @@ def test_looking_for_names_keeps_nothing_alive() -> None:
         return kept()
 
     assert loop() is None
+
+
+def test_a_bare_parameter_is_one_from_the_first_step() -> None:
+    def loop() -> None:
+        scale, others = nn.Parameter(torch.ones(3)), {"shift": nn.Parameter(torch.zeros(3))}
+        opt = torch.optim.SGD([scale, others["shift"]], lr=0.1)
+        for _ in range(2):
+            opt.zero_grad()
+            (scale * torch.ones(3) + others["shift"]).sum().backward()
+            opt.step()
+
+    watched = watch(loop, deep=(0, 1))
+    for deep in watched.deep:
+        named = {(e.kind, e.name) for e in deep.externals if e.kind is ExternalKind.PARAMETER}
+        assert named == {(ExternalKind.PARAMETER, "scale"), (ExternalKind.PARAMETER, "others.shift")}
+    assert list(parameters(watched)) == ["scale", "others.shift"]
+
+
+def test_parameters_of_a_model_keep_their_names_when_the_optimizer_comes_first() -> None:
+    def loop() -> None:
+        net = nn.Sequential(nn.Linear(2, 2))
+        step(net.parameters(), lambda: net(torch.ones(1, 2)))
+
+    watched = watch(loop, deep=(0,))
+    assert list(parameters(watched)) == ["0.weight", "0.bias"]
+    assert {e.name for d in watched.deep for e in d.externals if e.kind is ExternalKind.PARAMETER} == {
+        "0.weight",
+        "0.bias",
+    }

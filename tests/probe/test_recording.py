@@ -291,10 +291,11 @@ def test_a_sample_that_cannot_be_read_shifts_nothing() -> None:
     assert [b.dataset_indices for b in watched.of(BatchRecord)] == [(4, 5, 6, 7), (8, 9, 10, 11)]
 
 
-def test_streams_have_rows_but_no_indices() -> None:
-    watched = read(DataLoader(Stream(), batch_size=2, num_workers=1))
-    bad = [e for d in watched.deep for e in d.externals if e.stats.nan_count]
-    assert [(e.kind, e.rows, e.dataset_indices, e.batch_index) for e in bad] == [(ExternalKind.BATCH, (1,), (), 1)]
+@pytest.mark.parametrize(("workers", "indices"), [(0, (2, 3)), (1, (2, 3)), (2, ())])
+def test_items_of_a_stream_are_counted_where_one_process_reads_it(workers: int, indices: tuple[int, ...]) -> None:
+    watched = read(DataLoader(Stream(), batch_size=2, num_workers=workers))
+    bad = [f for b in watched.of(BatchRecord) for f in b.fields if f.stats.nan_count]
+    assert {(f.rows, f.dataset_indices) for f in bad} == {((1,), indices)}
 
 
 def test_looking_at_a_batch_is_no_operation_of_the_step() -> None:

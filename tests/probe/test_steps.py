@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -235,3 +236,17 @@ def test_updates_say_what_was_swallowed() -> None:
     assert (update.changed_fraction, update.swallowed_fraction) == (0.5, 0.5)
     assert update.update_abs_max == pytest.approx(1e-5)
     assert update.writers
+
+
+def test_a_gradient_that_was_not_finite_stays_on_record_of_the_backward_that_made_it() -> None:
+    def loop() -> None:
+        w = nn.Parameter(torch.tensor([1.0, 2.0]))
+        opt = torch.optim.SGD([w], lr=0.1)
+        for factor in (1.0, math.inf, 1.0):
+            opt.zero_grad()
+            (w * factor).sum().backward()
+        opt.step()
+
+    (deep,) = watch(loop, deep=(0,)).deep
+    (grad,) = deep.grads
+    assert (grad.stats.inf_count, grad.backward) == (2, 1)

@@ -38,6 +38,7 @@ class Candidate:
     kind: RemedyKind
     text: str  # what to write
     treatment: Treatment
+    same_data: bool = True  # the run sees the same batches in the same order, and can be compared step by step
     # From the trace of a run that was put in from outside: the same remedy as lines to write, to be run once more.
     written: Callable[[StageTrace], Candidate | None] | None = field(default=None, compare=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from nanprobe.diagnosis import findings_of
 from nanprobe.diagnosis.scaling import scale_habit
@@ -16,7 +16,7 @@ from nanprobe.remedies.candidate import Case
 # Source: the issue's own rule, a gradient error above 50% is no remedy.
 MAX_GRADIENT_ERROR = 0.5
 # A loss that falls by less than this share of its size does not count as falling: our choice.
-FALLS = 0.05
+FALLS = 0.1
 # And half of what FP32 reaches must be reached: our choice.
 SHARE_OF_FALL = 0.5
 # Where nothing in FP32 can be compared, a loss may at most grow so much: our choice.
@@ -48,19 +48,22 @@ def steps_wanted(case: Case, asked: int) -> int:
     return max(asked, (case.finding.step or 0) + 1 + _EXTRA_STEPS)
 
 
-def judge(case: Case, treated: StageTrace) -> Judgement:
-    """Verified, or refused with the reason: the first of the rules below that the run breaks."""
+def judge(case: Case, treated: StageTrace, same_data: bool = True) -> Judgement:
+    """Verified, or refused with the reason: the first of the rules below that the run breaks.
+
+    Without the `same_data`, in the same order, nothing can be compared step by step.
+    """
     next_finding = _first_error(treated)
-    rules: tuple[Callable[[Case, StageTrace], str | None], ...] = (
+    rules: list[Callable[[Case, StageTrace], str | None]] = [
         _did_not_end,
         _too_few_steps,
         lambda *_: None if next_finding is None else f"then {next_finding.code}: {next_finding.title}",
         _not_finite,
         _skips,
         _dead_gradients,
-        _wrong_gradients,
-        _loss_stands_still,
-    )
+    ]
+    if same_data:
+        rules += [_wrong_gradients, _loss_stands_still]
     reason = next(filter(None, (rule(case, treated) for rule in rules)), None)
     reference = case.reference
     count = min(len(treated.steps), len(reference.steps)) if reference is not None else 0
@@ -69,7 +72,7 @@ def judge(case: Case, treated: StageTrace) -> Judgement:
         next_finding if reason and reason.startswith("then ") else None,
         _last_loss(treated.steps),
         None if reference is None or not count else _last_loss(reference.steps[:count]),
-        gradient_error(case, treated),
+        gradient_error(case, treated) if same_data else _recheck_error(treated),
     )
 
 
@@ -204,10 +207,11 @@ def _loss_stands_still(case: Case, treated: StageTrace) -> str | None:
     known = _before_failure(case)
     count = min(len(known), len(treated.steps))
     here, there = _change(treated.steps[:count]), _change(known[:count])
-    if here is not None and there is not None and there[0] - there[1] > FALLS * abs(there[0]):
+    if here is not None and there is not None and there[0] - there[1] > _noticeable(known[:count], there[0]):
         fall, wanted = here[0] - here[1], there[0] - there[1]
         if fall < SHARE_OF_FALL * wanted:
-            return f"the loss falls by {fall:.3g} where FP32's falls by {wanted:.3g}"
+            moves = f"falls by {fall:.3g}" if fall > 0.0 else f"rises by {-fall:.3g}"
+            return f"the loss {moves} where FP32's falls by {wanted:.3g}"
     whole = _change(treated.steps)
     if whole is None or case.reference is not None:
         return None
@@ -217,6 +221,12 @@ def _loss_stands_still(case: Case, treated: StageTrace) -> str | None:
     if last > MAX_GROWTH * max(abs(first), 1e-3):
         return f"the loss grows from {first:.3g} to {last:.3g}"
     return None
+
+
+def _noticeable(steps: Sequence[StepRecord], first: float) -> float:
+    """A fall that is more than the noise from batch to batch."""
+    losses = [s.loss for s in steps if s.loss is not None and math.isfinite(s.loss)]
+    return max(FALLS * abs(first), pstdev(losses[len(losses) // 2 :]))
 
 
 def _before_failure(case: Case) -> tuple[StepRecord, ...]:

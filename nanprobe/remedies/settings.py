@@ -25,6 +25,9 @@ def loss_scale(case: Case) -> Iterator[Candidate]:
     if case.trace.name is not StageName.AMP or case.trace.dtype != "float16":
         return
     scale, settings = _safe_scale(case), _own_settings(case)
+    present = next((s.loss_scale for s in case.trace.steps if s.loss_scale), None)
+    if scale is not None and present is not None and scale >= present and case.finding.code != "NP201":
+        scale = max(1.0, present / 16.0)  # what is too large does not need a larger scale
     interval = settings.get("growth_interval")
     fast = isinstance(interval, (int, float)) and interval < USUAL_GROWTH_INTERVAL
     choices: list[tuple[float | None, int | None]] = []

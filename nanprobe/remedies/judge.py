@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 from nanprobe.diagnosis import findings_of
 from nanprobe.diagnosis.scaling import scale_habit
 from nanprobe.findings import Finding, Kind, Severity
-from nanprobe.records import Outcome, StageTrace, StepRecord
+from nanprobe.records import Outcome, StageName, StageTrace, StepRecord
 from nanprobe.remedies.candidate import Case
 
 # Source: the issue's own rule, a gradient error above 50% is no remedy.
@@ -186,11 +186,11 @@ def _first_step_error(case: Case, treated: StageTrace) -> float | None:
 
 
 def _hand_made_factor(treated: StageTrace, measured: float) -> float:
-    """What the gradients are multiplied with by a script that scales its loss by hand: a power of two; else 1.
+    """A power of two that the gradients of a raw FP16 loop may be off by, which scales its loss by hand; else 1.
 
-    Such a scaler has had its first overflows behind it in FP16, and none in FP32.
+    Its first step comes after the overflows that a scale in FP32 does not have.
     """
-    by_hand = treated.dtype != "float32" and all(step.loss_scale is None for step in treated.steps)
+    by_hand = treated.name is StageName.FP16 and all(step.loss_scale is None for step in treated.steps)
     return 2.0 ** round(math.log2(measured)) if by_hand and measured > 0.0 else 1.0
 
 

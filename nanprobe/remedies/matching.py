@@ -19,6 +19,8 @@ _OPERATORS: dict[type[ast.operator], frozenset[str]] = {
     ast.Pow: frozenset({"pow", "float_power"}),
     ast.MatMult: frozenset({"matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm"}),
 }
+# Computed in low precision under autocast whatever their inputs are.
+PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "matmul", "linear", "convolution", "einsum", "addmv"})
 # Calls by names other than their operation's.
 _ALIASES = {
     "linalg_vector_norm": {"norm", "vector_norm", "normalize", "pairwise_distance"},

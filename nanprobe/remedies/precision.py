@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nanprobe.interventions import MasterWeights
 from nanprobe.records import StageName
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
-from nanprobe.remedies.matching import matches, operands
+from nanprobe.remedies.matching import PRODUCTS, matches, operands, operation_names
 from nanprobe.remedies.script import Editor, NotEditable, Script, call_name, set_keywords
 from nanprobe.remedies.snippets import SNIPPET_NAMES, add_snippet
 
@@ -43,9 +43,11 @@ def operand_in_fp32(case: Case) -> Iterator[Candidate]:
     script, source = case.script(), case.finding.source
     if script is None or source is None or not case.as_written:
         return
+    if case.trace.name is StageName.AMP and PRODUCTS & set(operation_names(case.finding)):
+        return  # autocast casts the inputs of products down again
     for expression in matches(script, case.finding):
         inputs = [o for o in operands(expression) if not isinstance(o, (ast.Constant, ast.UnaryOp, ast.Starred))]
-        if not inputs:
+        if not inputs or script.source(inputs[0]).endswith(".float()"):
             continue
         editor = Editor(script)
         editor.replace(inputs[0], f"{script.operand(inputs[0])}.float()")

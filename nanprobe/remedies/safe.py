@@ -221,7 +221,7 @@ def scaled_before(case: Case) -> Iterator[Candidate]:
         if first is None:
             continue
         editor, sign = Editor(script), "/" if isinstance(node.op, ast.Div) else "*"
-        factor = script.operand(node.right)
+        factor = script.source(node.right) if isinstance(node.right, ast.Constant) else script.operand(node.right)
         start, _ = script.span(first)
         body = script.source(product)
         at = start - script.span(product)[0]

@@ -46,7 +46,7 @@ def operand_in_fp32(case: Case) -> Iterator[Candidate]:
     if case.trace.name is StageName.AMP and PRODUCTS & set(operation_names(case.finding)):
         return  # autocast casts the inputs of products down again
     for expression in matches(script, case.finding):
-        inputs = [o for o in operands(expression) if not isinstance(o, (ast.Constant, ast.UnaryOp, ast.Starred))]
+        inputs = [o for o in operands(expression) if not _is_number(script, o)]
         if not inputs or script.source(inputs[0]).endswith(".float()"):
             continue
         editor = Editor(script)
@@ -56,6 +56,17 @@ def operand_in_fp32(case: Case) -> Iterator[Candidate]:
             yield finish(case, RemedyKind.OPERAND, text, editor)
         except NotEditable:
             continue
+
+
+def _is_number(script: Script, node: ast.expr) -> bool:
+    """Whether an operand is plainly no tensor: a literal, or a name in capitals."""
+    if isinstance(node, (ast.Constant, ast.UnaryOp, ast.Starred)):
+        return True
+    return (
+        isinstance(node, (ast.Name, ast.Attribute))
+        and script.source(node).rpartition(".")[2].isupper()
+        and len(script.source(node).rpartition(".")[2]) > 1
+    )
 
 
 def master_weights(case: Case) -> Iterator[Candidate]:

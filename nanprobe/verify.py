@@ -91,11 +91,8 @@ class _Verifier:
         others = tuple(t for t in case.run.stages if t.name is not trace.name)
         sources = self.case.sources.with_edits(candidate.treatment.edits)
         after = Case(finding, replace(case.run, stages=(*others, trace)), sources, candidate.treatment)
-        fitting = [c for c in candidates(after) if c.kind in _CARRIED_ON]
-        more = next((c for c in fitting if c.kind is candidate.kind), next(iter(fitting), None))
-        if more is None:
-            return None
-        return after, replace(more, text=f"{candidate.text}; {more.text}", kind=candidate.kind)
+        more = next((c for c in candidates(after) if c.kind is candidate.kind), None)
+        return None if more is None else (after, replace(more, text=f"{candidate.text}; {more.text}"))
 
     def _written(
         self, candidate: Candidate, trace: StageTrace, judgement: Judgement

@@ -61,13 +61,13 @@ class Net(nn.Module):
         return self.head(self.energy(x, step))
 
 
-train(Net(), nn.MSELoss())
+train(Net(), nn.MSELoss(), lr=1e-4)
 """,
     ),
     Faulty(
         Kind.UNDERFLOW,
         helps="larger eps",
-        tempting="bfloat16 is not tempting",
+        tempting="optimizer eps",
         text=f"""
 import torch
 from torch import nn

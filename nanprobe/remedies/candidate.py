@@ -25,6 +25,7 @@ class RemedyKind(str, Enum):
     ISLAND = "FP32 island"
     MASTERS = "FP32 master weights"
     EPS = "larger eps"
+    OPTIMIZER_EPS = "optimizer eps"
     CLIP = "clipping"
     RATE = "learning rate"
     WARM_UP = "warm-up"

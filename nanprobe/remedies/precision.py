@@ -138,7 +138,16 @@ def bfloat16(case: Case) -> Iterator[Candidate]:
 
 
 def _in_bfloat16(script: Script) -> str | None:
-    editor, changed = Editor(script), False
+    """The file's text in bfloat16; None where there is nothing to change, or it cannot be."""
+    try:
+        editor = Editor(script)
+        return editor.finish() if _ask_for_bfloat16(editor) else None
+    except NotEditable:
+        return None
+
+
+def _ask_for_bfloat16(editor: Editor) -> bool:
+    script, changed = editor.script, False
     for node in ast.walk(script.tree):
         if (
             isinstance(node, ast.Attribute)
@@ -157,10 +166,7 @@ def _in_bfloat16(script: Script) -> str | None:
         elif isinstance(node, ast.Call) and call_name(node) == "autocast" and not _names_format(node):
             set_keywords(editor, node, dtype="torch.bfloat16")
             changed = True
-    try:
-        return editor.finish() if changed else None
-    except NotEditable:
-        return None
+    return changed
 
 
 def _names_format(call: ast.Call) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from nanprobe.findings import Diagnosis, Finding, Remedy, RemedyCost, Verification
 from nanprobe.interventions import Treatment
 from nanprobe.protocol import StageRunner
-from nanprobe.records import RunRecord, StageTrace
+from nanprobe.records import Outcome, RunRecord, StageTrace
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind
 from nanprobe.remedies.island_lines import island
 from nanprobe.remedies.islands import smallest_island, suspects
@@ -70,14 +70,14 @@ class _Verifier:
 
     def _try(self, candidate: Candidate) -> None:
         """Run a candidate; where it is right and not enough, carry it on; write down what came of it."""
-        trace, judgement = self._measure(candidate.treatment)
+        trace, judgement = self._measure(candidate)
         case = self.case
         for _ in range(_ROUNDS):
             following = None if judgement.verified else self._next(case, candidate, judgement)
             if following is None:
                 break
             case, candidate = following
-            trace, judgement = self._measure(candidate.treatment)
+            trace, judgement = self._measure(candidate)
         if judgement.verified and candidate.written is not None:
             candidate, trace, judgement = self._written(candidate, trace, judgement)
         self._note(candidate, trace, judgement)
@@ -91,11 +91,8 @@ class _Verifier:
         others = tuple(t for t in case.run.stages if t.name is not trace.name)
         sources = self.case.sources.with_edits(candidate.treatment.edits)
         after = Case(finding, replace(case.run, stages=(*others, trace)), sources, candidate.treatment)
-        fitting = [c for c in candidates(after) if c.kind in _CARRIED_ON]
-        more = next((c for c in fitting if c.kind is candidate.kind), next(iter(fitting), None))
-        if more is None:
-            return None
-        return after, replace(more, text=f"{candidate.text}; {more.text}", kind=candidate.kind)
+        more = next((c for c in candidates(after) if c.kind is candidate.kind), None)
+        return None if more is None else (after, replace(more, text=f"{candidate.text}; {more.text}"))
 
     def _written(
         self, candidate: Candidate, trace: StageTrace, judgement: Judgement
@@ -105,7 +102,7 @@ class _Verifier:
         written = candidate.written(trace)
         if written is None:
             return candidate, trace, judgement
-        new_trace, new_judgement = self._measure(written.treatment)
+        new_trace, new_judgement = self._measure(written)
         return (written, new_trace, new_judgement) if new_judgement.verified else (candidate, trace, judgement)
 
     def _search_island(self) -> None:
@@ -116,13 +113,14 @@ class _Verifier:
         self._try(island(self.case, sorted(found)))
 
     def _is_sound(self, modules: tuple[str, ...]) -> bool:
-        return self._measure(island(self.case, sorted(modules)).treatment)[1].verified
+        return self._measure(island(self.case, sorted(modules)))[1].verified
 
-    def _measure(self, treatment: Treatment) -> tuple[StageTrace, Judgement]:
-        """One run of the failing stage under a treatment, and what came of it; none is run twice.
+    def _measure(self, candidate: Candidate) -> tuple[StageTrace, Judgement]:
+        """One run of the failing stage under a candidate's treatment, and what came of it; none is run twice.
 
         Raises _OutOfBudget when it could not end in time.
         """
+        treatment = candidate.treatment
         if treatment in self._known:
             return self._known[treatment]
         left = self.budget - (time.monotonic() - self._started)
@@ -148,7 +146,10 @@ class _Verifier:
             facts=dict(treatment.facts),
             deep_steps=() if finding.step is None else (max(finding.step, 0),),
         )
-        self._known[treatment] = trace, judge(self.case, trace)
+        if trace.outcome is Outcome.TIMEOUT and left < plan.timeout:
+            raise _OutOfBudget
+        self._longest = max(self._longest, trace.seconds)
+        self._known[treatment] = trace, judge(self.case, trace, candidate.same_data)
         return self._known[treatment]
 
     def _label(self) -> str:

@@ -118,6 +118,8 @@ def diagnose(
 
         nanprobe diagnose -m package.train --stages fp32,amp -- --config small.yaml
 
+        nanprobe diagnose train.py --verify
+
         nanprobe diagnose train.py --format json --fail-on warning > report.json
     """
     session: Session = context.obj

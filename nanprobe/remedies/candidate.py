@@ -25,6 +25,7 @@ class RemedyKind(str, Enum):
     ISLAND = "FP32 island"
     MASTERS = "FP32 master weights"
     EPS = "larger eps"
+    OPTIMIZER_EPS = "optimizer eps"
     CLIP = "clipping"
     RATE = "learning rate"
     WARM_UP = "warm-up"
@@ -38,6 +39,7 @@ class Candidate:
     kind: RemedyKind
     text: str  # what to write
     treatment: Treatment
+    same_data: bool = True  # the run sees the same batches in the same order, and can be compared step by step
     # From the trace of a run that was put in from outside: the same remedy as lines to write, to be run once more.
     written: Callable[[StageTrace], Candidate | None] | None = field(default=None, compare=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nanprobe.interventions import DropRows
 from nanprobe.records import StageTrace
@@ -25,7 +26,7 @@ def dropped_rows(case: Case) -> Iterator[Candidate]:
     size = case.finding.evidence.get("input_abs_max")
     largest = float(size) / 100.0 if isinstance(size, float) and size > _ABSURD else None
     drop = DropRows(indices, nonfinite=True, largest=largest)
-    yield Candidate(RemedyKind.DATA, _name(indices), case.outside(drop), lambda trace: _written(case, trace))
+    yield Candidate(RemedyKind.DATA, _name(indices), case.outside(drop), written=lambda trace: _written(case, trace))
 
 
 def _name(indices: tuple[int, ...]) -> str:
@@ -56,10 +57,11 @@ def _written(case: Case, trace: StageTrace) -> Candidate | None:
             if not isinstance(dataset, ast.Name):
                 name = "dataset" if "dataset" not in script.names() else "all_samples"
                 editor.before(statement, f"{name} = {script.source(dataset)}")
-            left_out = "{" + ", ".join(str(i) for i in sorted(indices)) + "}"
-            kept = f"[i for i in range(len({name})) if i not in {left_out}]"
-            editor.replace(dataset, f"torch.utils.data.Subset({name}, {kept})")
-            return finish(case, RemedyKind.DATA, _name(tuple(sorted(indices))), editor)
+            left_out = ", ".join(str(i) for i in sorted(indices))
+            editor.before(statement, f"sound = [i for i in range(len({name})) if i not in {{{left_out}}}]")
+            editor.replace(dataset, f"torch.utils.data.Subset({name}, sound)")
+            found = finish(case, RemedyKind.DATA, _name(tuple(sorted(indices))), editor)
+            return replace(found, same_data=False)
         except NotEditable:
             continue
     return None

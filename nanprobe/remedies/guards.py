@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,10 +46,10 @@ def _first(expression: ast.expr) -> ast.expr | None:
 
 def _clamped(full: str, half: str) -> Guard:
     def apply(scene: Scene, expression: ast.expr) -> bool:
-        operand = _first(expression)
-        if operand is None:
+        operand, guard = _first(expression), f".clamp({scene.bound(full, half)})"
+        if operand is None or scene.script.source(operand).endswith(guard):
             return False
-        scene.editor.replace(operand, f"{scene.script.operand(operand)}.clamp({scene.bound(full, half)})")
+        scene.editor.replace(operand, f"{scene.script.operand(operand)}{guard}")
         return True
 
     return apply
@@ -58,20 +59,46 @@ def _shifted(full: str, half: str) -> Guard:
     """Adds a number to the first operand; of two it is enough to move one."""
 
     def apply(scene: Scene, expression: ast.expr) -> bool:
-        operand = _first(expression)
-        if operand is None:
+        operand, guard = _first(expression), f" + {scene.bound(full, half)})"
+        if operand is None or scene.script.source(operand).endswith(guard):
             return False
-        scene.editor.replace(operand, f"({scene.script.source(operand)} + {scene.bound(full, half)})")
+        scene.editor.replace(operand, f"({scene.script.source(operand)}{guard}")
         return True
 
     return apply
+
+
+def _is_guarded(divisor: str) -> bool:
+    """Whether an earlier remedy has been at a denominator."""
+    return divisor.startswith("torch.where(") or re.search(r"\.clamp\(min=1e-[48]\)$", divisor) is not None
+
+
+def _second_clamped(scene: Scene, expression: ast.expr) -> bool:
+    """xlogy(x, y) -> y kept above 0."""
+    parts, guard = list(operands(expression)), f".clamp(min={scene.bound('1e-7', '1e-4')})"
+    if len(parts) < 2 or scene.script.source(parts[1]).endswith(guard):
+        return False
+    scene.editor.replace(parts[1], f"{scene.script.operand(parts[1])}{guard}")
+    return True
+
+
+def _with_a_key(scene: Scene, expression: ast.expr) -> bool:
+    """Attention with a row in which every key is masked: there none is, and the row is as good as any."""
+    if not isinstance(expression, ast.Call):
+        return False
+    mask = keyword(expression, "key_padding_mask")
+    if mask is None or "~" in scene.script.source(mask.value):
+        return False
+    x = scene.script.operand(mask.value)
+    scene.editor.replace(mask.value, f"{x} & ~{x}.all(-1, keepdim=True)")
+    return True
 
 
 def _denominator(template: str) -> Guard:
     def apply(scene: Scene, expression: ast.expr) -> bool:
         parts = list(operands(expression))
         divisor = parts[1] if len(parts) > 1 else parts[0] if parts else None
-        if divisor is None or isinstance(divisor, ast.Constant):
+        if divisor is None or isinstance(divisor, ast.Constant) or _is_guarded(scene.script.source(divisor)):
             return False
         eps = scene.bound("1e-8", "1e-4")
         text = template.format(x=scene.script.operand(divisor), whole=scene.script.source(divisor), eps=eps)
@@ -195,6 +222,7 @@ def _rule(names: str, text: str, apply: Guard) -> Rule:
 
 # Source: the derivative formulas in PyTorch's derivatives.yaml; the bounds are our choice: their derivatives stay below
 # 1e8 in FP32 and 1e4 in FP16.
+ATTENTION = Rule(frozenset(), "unmask rows in which every key is masked", _with_a_key)  # whatever the module is called
 RULES = (
     _rule("log log2 log10", "clamp the argument of the logarithm", _clamped("min=1e-7", "min=1e-4")),
     _rule("log1p", "clamp the argument of log1p above -1", _clamped("min=-1 + 1e-6", "min=-1 + 1e-3")),
@@ -224,7 +252,8 @@ RULES = (
     _rule("exp2", "bound the exponent", _clamped("max=28", "max=14")),
     _rule("binary_cross_entropy", "clamp the probability inside (0, 1)", _clamped("1e-6, 1 - 1e-6", "1e-3, 1 - 1e-3")),
     _rule("normalize cosine_similarity cosine_embedding_loss", "a larger eps", _wider_eps),
-    _rule("svd eigh", "keep singular values apart", _apart),
+    _rule("svd eigh eig svdvals eigvalsh cholesky inv inverse slogdet logdet", "keep singular values apart", _apart),
+    _rule("xlogy xlog1py", "keep the argument of the logarithm above 0", _second_clamped),
     _rule("prod cumprod", "keep the factors away from 0", _clamped("min=1e-8", "min=1e-4")),
     _rule("cross_entropy nll_loss", "divide by the labels that count, at least 1", _counted),
     _rule("mean", "divide by the number of elements, at least 1", _mean_of_some),

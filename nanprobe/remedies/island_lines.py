@@ -21,7 +21,7 @@ def island(case: Case, modules: Sequence[str]) -> Candidate:
         RemedyKind.ISLAND,
         text,
         case.outside(Islands(tuple(modules))),
-        lambda trace: _written(case, trace, modules, text) if case.as_written else None,
+        written=lambda trace: _written(case, trace, modules, text) if case.as_written else None,
     )
 
 

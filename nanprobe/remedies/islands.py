@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from nanprobe.findings import Finding
 from nanprobe.records import StageTrace
 
+LARGEST = 4  # an island of more modules is no small change, and its search costs many runs: our choice
 Predicate = Callable[[tuple[str, ...]], bool]  # whether the run is sound with these modules in FP32
 
 
-def smallest_island(modules: Sequence[str], is_sound: Predicate, largest: int = 8) -> tuple[str, ...] | None:
+def smallest_island(modules: Sequence[str], is_sound: Predicate, largest: int = LARGEST) -> tuple[str, ...] | None:
     """A set of modules that is sound and of which none can be left out; None when there is none up to `largest`.
 
     `modules` come most suspicious first; `is_sound` is taken to stay true when more modules are added. Each member is

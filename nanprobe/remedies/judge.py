@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from nanprobe.diagnosis import findings_of
 from nanprobe.diagnosis.scaling import scale_habit
 from nanprobe.findings import Finding, Kind, Severity
-from nanprobe.records import Outcome, StageTrace, StepRecord
+from nanprobe.records import Outcome, StageName, StageTrace, StepRecord
 from nanprobe.remedies.candidate import Case
 
 # Source: the issue's own rule, a gradient error above 50% is no remedy.
 MAX_GRADIENT_ERROR = 0.5
 # A loss that falls by less than this share of its size does not count as falling: our choice.
-FALLS = 0.05
+FALLS = 0.1
 # And half of what FP32 reaches must be reached: our choice.
 SHARE_OF_FALL = 0.5
 # Where nothing in FP32 can be compared, a loss may at most grow so much: our choice.
@@ -48,19 +48,22 @@ def steps_wanted(case: Case, asked: int) -> int:
     return max(asked, (case.finding.step or 0) + 1 + _EXTRA_STEPS)
 
 
-def judge(case: Case, treated: StageTrace) -> Judgement:
-    """Verified, or refused with the reason: the first of the rules below that the run breaks."""
+def judge(case: Case, treated: StageTrace, same_data: bool = True) -> Judgement:
+    """Verified, or refused with the reason: the first of the rules below that the run breaks.
+
+    Without the `same_data`, in the same order, nothing can be compared step by step.
+    """
     next_finding = _first_error(treated)
-    rules: tuple[Callable[[Case, StageTrace], str | None], ...] = (
+    rules: list[Callable[[Case, StageTrace], str | None]] = [
         _did_not_end,
         _too_few_steps,
         lambda *_: None if next_finding is None else f"then {next_finding.code}: {next_finding.title}",
         _not_finite,
         _skips,
         _dead_gradients,
-        _wrong_gradients,
-        _loss_stands_still,
-    )
+    ]
+    if same_data:
+        rules += [_wrong_gradients, _loss_stands_still]
     reason = next(filter(None, (rule(case, treated) for rule in rules)), None)
     reference = case.reference
     count = min(len(treated.steps), len(reference.steps)) if reference is not None else 0
@@ -69,7 +72,7 @@ def judge(case: Case, treated: StageTrace) -> Judgement:
         next_finding if reason and reason.startswith("then ") else None,
         _last_loss(treated.steps),
         None if reference is None or not count else _last_loss(reference.steps[:count]),
-        gradient_error(case, treated),
+        gradient_error(case, treated) if same_data else _recheck_error(treated),
     )
 
 
@@ -183,11 +186,11 @@ def _first_step_error(case: Case, treated: StageTrace) -> float | None:
 
 
 def _hand_made_factor(treated: StageTrace, measured: float) -> float:
-    """What the gradients are multiplied with by a script that scales its loss by hand: a power of two; else 1.
+    """A power of two that the gradients of a raw FP16 loop may be off by, which scales its loss by hand; else 1.
 
-    Such a scaler has had its first overflows behind it in FP16, and none in FP32.
+    Its first step comes after the overflows that a scale in FP32 does not have.
     """
-    by_hand = treated.dtype != "float32" and all(step.loss_scale is None for step in treated.steps)
+    by_hand = treated.name is StageName.FP16 and all(step.loss_scale is None for step in treated.steps)
     return 2.0 ** round(math.log2(measured)) if by_hand and measured > 0.0 else 1.0
 
 
@@ -204,10 +207,11 @@ def _loss_stands_still(case: Case, treated: StageTrace) -> str | None:
     known = _before_failure(case)
     count = min(len(known), len(treated.steps))
     here, there = _change(treated.steps[:count]), _change(known[:count])
-    if here is not None and there is not None and there[0] - there[1] > FALLS * abs(there[0]):
+    if here is not None and there is not None and there[0] - there[1] > _noticeable(known[:count], there[0]):
         fall, wanted = here[0] - here[1], there[0] - there[1]
         if fall < SHARE_OF_FALL * wanted:
-            return f"the loss falls by {fall:.3g} where FP32's falls by {wanted:.3g}"
+            moves = f"falls by {fall:.3g}" if fall > 0.0 else f"rises by {-fall:.3g}"
+            return f"the loss {moves} where FP32's falls by {wanted:.3g}"
     whole = _change(treated.steps)
     if whole is None or case.reference is not None:
         return None
@@ -217,6 +221,12 @@ def _loss_stands_still(case: Case, treated: StageTrace) -> str | None:
     if last > MAX_GROWTH * max(abs(first), 1e-3):
         return f"the loss grows from {first:.3g} to {last:.3g}"
     return None
+
+
+def _noticeable(steps: Sequence[StepRecord], first: float) -> float:
+    """A fall that is more than the noise from batch to batch."""
+    losses = [s.loss for s in steps if s.loss is not None and math.isfinite(s.loss)]
+    return max(FALLS * abs(first), pstdev(losses[len(losses) // 2 :]))
 
 
 def _before_failure(case: Case) -> tuple[StepRecord, ...]:

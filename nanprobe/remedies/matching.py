@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from nanprobe.diagnosis.graph_table import node_name
+from nanprobe.diagnosis.graph_table import TABLE, node_name
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.findings import Finding
 from nanprobe.remedies.script import Script, call_name
@@ -19,6 +19,8 @@ _OPERATORS: dict[type[ast.operator], frozenset[str]] = {
     ast.Pow: frozenset({"pow", "float_power"}),
     ast.MatMult: frozenset({"matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm"}),
 }
+# Computed in low precision under autocast whatever their inputs are.
+PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "matmul", "linear", "convolution", "einsum", "addmv"})
 # Calls by names other than their operation's.
 _ALIASES = {
     "linalg_vector_norm": {"norm", "vector_norm", "normalize", "pairwise_distance"},
@@ -37,7 +39,10 @@ _ALIASES = {
     "bmm": {"matmul", "bmm", "einsum"},
     "linalg_svd": {"svd", "svdvals"},
     "_linalg_svd": {"svd", "svdvals"},
-    "_linalg_eigh": {"eigh", "eigvalsh"},
+    "linalg_eigh": {"eigh", "eigvalsh"},
+    "linalg_cholesky_ex": {"cholesky"},
+    "linalg_inv_ex": {"inv", "inverse"},
+    "xlogy": {"xlogy", "log_prob", "entr"},
     "nll_loss_forward": {"cross_entropy", "nll_loss"},
     "nll_loss": {"cross_entropy", "nll_loss"},
     "nll_loss2d_forward": {"cross_entropy", "nll_loss"},
@@ -68,8 +73,14 @@ def matches(script: Script, finding: Finding) -> list[ast.expr]:
     """The expressions of the finding's line that are its operation, the outermost first."""
     if finding.source is None:
         return []
-    names = set(operation_names(finding))
+    names = set(operation_names(finding)) or _of_the_code(finding.code)
     return [e for e in script.expressions(finding.source.line) if _names(e) & names]
+
+
+def _of_the_code(code: str) -> set[str]:
+    """What a finding without an operation may be about: the functions its code is for."""
+    names = {name for domain in TABLE if domain.code == code for name in domain.names}
+    return names | {alias for name in names for alias in _ALIASES.get(name, ())}
 
 
 def _names(expression: ast.expr) -> frozenset[str]:

@@ -40,7 +40,7 @@ def _unscale_before_clip(case: Case, script: Script, editor: Editor) -> str:
 
 def _step_through_scaler(case: Case, script: Script, editor: Editor) -> str:
     scaler = _receiver(script, _first(case, script, "scaler.scale"), "scale")
-    updates = _here(case, script, "scaler.update")
+    updates = _methods(script, scaler, "update")
     for source in _here(case, script, "optimizer.step"):
         call, optimizer = script.method_call(source.line, "step")
         editor.replace(call, f"{scaler}.step({optimizer})")
@@ -53,6 +53,8 @@ def _update_after_step(case: Case, script: Script, editor: Editor) -> str:
     steps = _here(case, script, "scaler.step")
     last = max(steps, key=lambda s: s.line)
     scaler = _receiver(script, last, "step")
+    for call in _methods(script, scaler, "update"):  # in a place that is never come to, or comes too late
+        editor.delete(script.whole_statement(call.lineno))
     editor.after(script.whole_statement(last.line), f"{scaler}.update()")
     return f"line {last.line}: {scaler}.update() after the step"
 
@@ -64,14 +66,11 @@ def _update_with_step(case: Case, script: Script, editor: Editor) -> str:
     line = case.finding.source.line if case.finding.source else 0
     scaler = script.method_call(line, "update")[1]
     # From the text: a script that was stopped by the first update has not come to its step.
-    steps = [
-        c for c in script.calls("step") if isinstance(c.func, ast.Attribute) and script.source(c.func.value) == scaler
-    ]
+    steps = _methods(script, scaler, "step")
     if not steps:
         raise NotEditable("this scaler steps in another file")
-    for call in script.calls("update"):
-        if isinstance(call.func, ast.Attribute) and script.source(call.func.value) == scaler:
-            editor.delete(script.whole_statement(call.lineno))
+    for call in _methods(script, scaler, "update"):
+        editor.delete(script.whole_statement(call.lineno))
     editor.after(script.whole_statement(max(c.lineno for c in steps)), f"{scaler}.update()")
     return f"line {line}: {scaler}.update() only where the optimizer steps"
 
@@ -194,6 +193,12 @@ def _scaler_step(case: Case, script: Script) -> tuple[str, list[str]]:
     if not steps:
         raise NotEditable("no scaler.step in this file")
     return _receiver(script, steps[0], "step"), list(dict.fromkeys(_stepped(script, s) for s in steps))
+
+
+def _methods(script: Script, owner: str, name: str) -> list[ast.Call]:
+    """Every call of a method of this object in the file, whether it was come to or not."""
+    found = script.calls(name)
+    return [c for c in found if isinstance(c.func, ast.Attribute) and script.source(c.func.value) == owner]
 
 
 def _stepped(script: Script, source: Source) -> str:

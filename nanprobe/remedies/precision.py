@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nanprobe.interventions import MasterWeights
 from nanprobe.records import StageName
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
-from nanprobe.remedies.matching import matches, operands
+from nanprobe.remedies.matching import PRODUCTS, matches, operands, operation_names
 from nanprobe.remedies.script import Editor, NotEditable, Script, call_name, set_keywords
 from nanprobe.remedies.snippets import SNIPPET_NAMES, add_snippet
 
@@ -43,9 +43,11 @@ def operand_in_fp32(case: Case) -> Iterator[Candidate]:
     script, source = case.script(), case.finding.source
     if script is None or source is None or not case.as_written:
         return
+    if case.trace.name is StageName.AMP and PRODUCTS & set(operation_names(case.finding)):
+        return  # autocast casts the inputs of products down again
     for expression in matches(script, case.finding):
-        inputs = [o for o in operands(expression) if not isinstance(o, (ast.Constant, ast.UnaryOp, ast.Starred))]
-        if not inputs:
+        inputs = [o for o in operands(expression) if not _is_number(script, o)]
+        if not inputs or script.source(inputs[0]).endswith(".float()"):
             continue
         editor = Editor(script)
         editor.replace(inputs[0], f"{script.operand(inputs[0])}.float()")
@@ -54,6 +56,17 @@ def operand_in_fp32(case: Case) -> Iterator[Candidate]:
             yield finish(case, RemedyKind.OPERAND, text, editor)
         except NotEditable:
             continue
+
+
+def _is_number(script: Script, node: ast.expr) -> bool:
+    """Whether an operand is plainly no tensor: a literal, or a name in capitals."""
+    if isinstance(node, (ast.Constant, ast.UnaryOp, ast.Starred)):
+        return True
+    return (
+        isinstance(node, (ast.Name, ast.Attribute))
+        and script.source(node).rpartition(".")[2].isupper()
+        and len(script.source(node).rpartition(".")[2]) > 1
+    )
 
 
 def master_weights(case: Case) -> Iterator[Candidate]:
@@ -125,7 +138,16 @@ def bfloat16(case: Case) -> Iterator[Candidate]:
 
 
 def _in_bfloat16(script: Script) -> str | None:
-    editor, changed = Editor(script), False
+    """The file's text in bfloat16; None where there is nothing to change, or it cannot be."""
+    try:
+        editor = Editor(script)
+        return editor.finish() if _ask_for_bfloat16(editor) else None
+    except NotEditable:
+        return None
+
+
+def _ask_for_bfloat16(editor: Editor) -> bool:
+    script, changed = editor.script, False
     for node in ast.walk(script.tree):
         if (
             isinstance(node, ast.Attribute)
@@ -144,10 +166,7 @@ def _in_bfloat16(script: Script) -> str | None:
         elif isinstance(node, ast.Call) and call_name(node) == "autocast" and not _names_format(node):
             set_keywords(editor, node, dtype="torch.bfloat16")
             changed = True
-    try:
-        return editor.finish() if changed else None
-    except NotEditable:
-        return None
+    return changed
 
 
 def _names_format(call: ast.Call) -> bool:

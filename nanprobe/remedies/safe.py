@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
-from nanprobe.remedies.guards import RULES, Rule, Scene
+from nanprobe.remedies.guards import ATTENTION, RULES, Rule, Scene
 from nanprobe.remedies.matching import assigned_from, matches, operands
-from nanprobe.remedies.script import Editor, NotEditable, Script, call_name
+from nanprobe.remedies.script import Editor, NotEditable, Script, call_name, set_keywords
 
 _HALF_MAX = 65504.0
 _FUSED = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
@@ -27,13 +29,36 @@ def guarded(case: Case) -> Iterator[Candidate]:
             yield candidate
 
 
+def unmasked(case: Case) -> Iterator[Candidate]:
+    """Attention given a mask that leaves every row a key."""
+    script = case.script()
+    if script is not None and case.finding.source is not None:
+        calls = [e for e in script.expressions(case.finding.source.line) if isinstance(e, ast.Call)]
+        if candidate := _guard(case, script, ATTENTION, list(calls)):
+            yield candidate
+
+
+def outcome_guarded(case: Case) -> Iterator[Candidate]:
+    """What turns a flushed number into Inf or NaN, where that is another line or operation than the flush."""
+    line, script = case.finding.evidence.get("fails_at_line"), case.script()
+    if script is None or not isinstance(line, int):
+        return
+    wanted = {"log", "log2", "log10", "div", "reciprocal", "rsqrt", "sqrt"}
+    for rule in RULES:
+        fitting = [e for e in script.expressions(line) if rule.names & wanted and _is_for(rule, e)]
+        if fitting and (candidate := _guard(case, script, rule, fitting)):
+            yield replace(candidate, text=f"line {line}: {rule.text}")
+
+
 def _guard(case: Case, script: Script, rule: Rule, expressions: list[ast.expr]) -> Candidate | None:
-    editor = Editor(script)
-    scene = Scene(editor, _computes_half(case))
-    for expression in _innermost(expressions):
-        rule.apply(scene, expression)
+    """The rule on the first of these expressions that it changes; another may be the next finding."""
     line = case.finding.source.line if case.finding.source else 0
-    return _made(case, RemedyKind.SAFE, f"line {line}: {rule.text}", editor)
+    for expression in expressions:
+        editor = Editor(script)
+        with contextlib.suppress(NotEditable):
+            if rule.apply(Scene(editor, _computes_half(case)), expression):
+                return finish(case, RemedyKind.SAFE, f"line {line}: {rule.text}", editor)
+    return None
 
 
 def fused_log(case: Case) -> Iterator[Candidate]:
@@ -138,7 +163,7 @@ def fp32_loss(case: Case) -> Iterator[Candidate]:
 
 
 def masked_inside(case: Case) -> Iterator[Candidate]:
-    """where(ok, f(x), y) -> where(ok, f(where(ok, x, 1)), y): the masked elements never reach f."""
+    """where(ok, f(x), y) -> where(ok, f(where(ok, x, 1)), y): the masked elements never reach f; either branch."""
     script = case.script()
     if script is None or case.finding.source is None:
         return
@@ -147,19 +172,22 @@ def masked_inside(case: Case) -> Iterator[Candidate]:
     for where in script.expressions(line):
         if not isinstance(where, ast.Call) or call_name(where) != "where" or len(where.args) != 3:
             continue
-        condition, chosen, _ = where.args
-        inside = [e for e in ast.walk(chosen) if isinstance(e, ast.expr) and any(e is w for w in wanted)]
-        inside = inside or [e for e in ast.walk(chosen) if isinstance(e, ast.Call)]
-        target = next((o for e in inside for o in [_guarded_operand(e)] if o is not None), None)
-        if target is None:
-            continue
-        editor = Editor(script)
-        x = script.operand(target)
-        editor.replace(
-            target, f"torch.where({script.source(condition)}, {script.source(target)}, torch.ones_like({x}))"
-        )
-        if candidate := _made(case, RemedyKind.SAFE, f"line {line}: mask the input too (double where)", editor):
-            yield candidate
+        for branch in (where.args[1], where.args[2]):
+            target = _at_risk(branch, wanted)
+            if target is None or script.source(target).startswith("torch.where("):
+                continue
+            editor, x = Editor(script), script.source(target)
+            one = f"torch.ones_like({script.operand(target)})"
+            kept = (x, one) if branch is where.args[1] else (one, x)
+            editor.replace(target, f"torch.where({script.source(where.args[0])}, {', '.join(kept)})")
+            if candidate := _made(case, RemedyKind.SAFE, f"line {line}: mask the input too (double where)", editor):
+                yield candidate
+
+
+def _at_risk(branch: ast.expr, wanted: list[ast.expr]) -> ast.expr | None:
+    """What the operation at fault reads in a branch of a where."""
+    inside = [e for e in ast.walk(branch) if any(e is w for w in wanted)]
+    return next((o for e in inside if isinstance(e, ast.expr) for o in [_guarded_operand(e)] if o is not None), None)
 
 
 def _guarded_operand(expression: ast.expr) -> ast.expr | None:
@@ -221,7 +249,7 @@ def scaled_before(case: Case) -> Iterator[Candidate]:
         if first is None:
             continue
         editor, sign = Editor(script), "/" if isinstance(node.op, ast.Div) else "*"
-        factor = script.operand(node.right)
+        factor = script.source(node.right) if isinstance(node.right, ast.Constant) else script.operand(node.right)
         start, _ = script.span(first)
         body = script.source(product)
         at = start - script.span(product)[0]
@@ -293,16 +321,17 @@ def in_range(case: Case) -> Iterator[Candidate]:
 
 
 def _everywhere(case: Case, calls: tuple[str, ...], name: str, value: str, text: str) -> Iterator[Candidate]:
-    from nanprobe.remedies.script import set_keywords
-
     for path in case.user_files():
         script = case.sources.script(path)
         made = list(script.calls(*calls)) if script is not None else []
         if script is None or not made:
             continue
         editor = Editor(script)
-        for call in made:
-            set_keywords(editor, call, **{name: value})
+        try:
+            for call in made:
+                set_keywords(editor, call, **{name: value})
+        except NotEditable:
+            continue
         if candidate := _made(case, RemedyKind.SAFE, f"line {made[0].lineno}: {text}", editor):
             yield candidate
 
@@ -312,13 +341,6 @@ def _is_for(rule: Rule, expression: ast.expr) -> bool:
         name = {ast.Div: "div", ast.Pow: "pow"}.get(type(expression.op))
         return name in rule.names
     return isinstance(expression, ast.Call) and call_name(expression).rstrip("_") in rule.names
-
-
-def _innermost(expressions: list[ast.expr]) -> list[ast.expr]:
-    """Those that hold no other of them, so that no two changes overlap."""
-    return [
-        e for e in expressions if not any(o is not e and any(o is inner for inner in ast.walk(e)) for o in expressions)
-    ]
 
 
 def _made(case: Case, kind: RemedyKind, text: str, editor: Editor) -> Candidate | None:

@@ -235,7 +235,12 @@ def keyword(call: ast.Call, name: str) -> ast.keyword | None:
 
 
 def set_keywords(editor: Editor, call: ast.Call, **values: str) -> None:
-    """Give keyword arguments of a call these values, in place where they are written already."""
+    """Give keyword arguments of a call these values, in place where they are written already.
+
+    Raises NotEditable for a call with `**` in it, which may hold them too.
+    """
+    if any(k.arg is None for k in call.keywords):
+        raise NotEditable(f"line {call.lineno}: arguments are unpacked with **")
     new = []
     for name, value in values.items():
         existing = keyword(call, name)

@@ -25,6 +25,11 @@ def loss_scale(case: Case) -> Iterator[Candidate]:
     if case.trace.name is not StageName.AMP or case.trace.dtype != "float16":
         return
     scale, settings = _safe_scale(case), _own_settings(case)
+    if case.finding.code == "NP201":
+        scale = _wanted_scale(case) or scale
+    present = next((s.loss_scale for s in case.trace.steps if s.loss_scale), None)
+    if scale is not None and present is not None and scale >= present and case.finding.code != "NP201":
+        scale = max(1.0, present / 16.0)  # what is too large does not need a larger scale
     interval = settings.get("growth_interval")
     fast = isinstance(interval, (int, float)) and interval < USUAL_GROWTH_INTERVAL
     choices: list[tuple[float | None, int | None]] = []
@@ -39,7 +44,7 @@ def loss_scale(case: Case) -> Iterator[Candidate]:
 def _scaler_with(case: Case, init: float | None, growth: int | None) -> Candidate:
     values = {}
     if init is not None:
-        values["init_scale"] = f"{init:.1f}"
+        values["init_scale"] = f"{init:.1f}" if init >= 1.0 else repr(init)
     if growth is not None:
         values["growth_interval"] = str(growth)
     text = f"GradScaler({', '.join(f'{k}={v}' for k, v in values.items())})"
@@ -50,12 +55,23 @@ def _scaler_with(case: Case, init: float | None, growth: int | None) -> Candidat
             if script is None or not calls:
                 continue
             editor = Editor(script)
-            set_keywords(editor, calls[0], **values)
             try:
+                _set_scaler(editor, calls[0], values)
                 return finish(case, RemedyKind.SCALE, f"line {source.line}: {text}", editor)
             except NotEditable:
                 continue
     return Candidate(RemedyKind.SCALE, text, case.outside(init_scale=init, growth_interval=growth))
+
+
+def _set_scaler(editor: Editor, call: ast.Call, values: dict[str, str]) -> None:
+    """Settings of a GradScaler, given by name or by place. Source: torch.amp.GradScaler's signature."""
+    places = ["init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"]
+    if "cuda.amp" not in editor.script.source(call.func):
+        places.insert(0, "device")
+    given = dict(zip(places, call.args, strict=False))
+    for name in values.keys() & given.keys():
+        editor.replace(given[name], values[name])
+    set_keywords(editor, call, **{name: value for name, value in values.items() if name not in given})
 
 
 def _safe_scale(case: Case) -> float | None:
@@ -240,10 +256,10 @@ def optimizer_eps(case: Case) -> Iterator[Candidate]:
         if call_name(call) in ("SGD", "LBFGS"):
             continue
         editor = Editor(script)
-        set_keywords(editor, call, eps=f"{SAFE_EPS:g}")
         try:
-            yield finish(case, RemedyKind.EPS, f"line {call.lineno}: eps={SAFE_EPS:g}", editor)
+            set_keywords(editor, call, eps=f"{SAFE_EPS:g}")
+            yield finish(case, RemedyKind.OPTIMIZER_EPS, f"line {call.lineno}: eps={SAFE_EPS:g}", editor)
             return
         except NotEditable:
             continue
-    yield Candidate(RemedyKind.EPS, f"an optimizer eps of {SAFE_EPS:g}", case.outside(RaiseEps(SAFE_EPS)))
+    yield Candidate(RemedyKind.OPTIMIZER_EPS, f"an optimizer eps of {SAFE_EPS:g}", case.outside(RaiseEps(SAFE_EPS)))

@@ -21,6 +21,7 @@ _GUARDS: tuple[Maker, ...] = (
     safe.logits_loss,
     safe.masked_inside,
     safe.guarded,
+    safe.unmasked,
 )
 _SLOWER: tuple[Maker, ...] = (_TENTH, settings.clipping, settings.warm_up, _HUNDREDTH)
 
@@ -37,7 +38,14 @@ _BY_CODE: dict[str, tuple[Maker, ...]] = {
     "NP109": (safe.smaller_constant, *_WIDER, precision.bfloat16),
     "NP201": (settings.add_scaler, settings.loss_scale, *_WIDER, precision.bfloat16),
     "NP202": (precision.master_weights, partial(settings.learning_rate, 10.0)),
-    "NP203": (safe.larger_constant, *_GUARDS, *_WIDER, settings.optimizer_eps, precision.bfloat16),
+    "NP203": (
+        safe.larger_constant,
+        *_GUARDS,
+        safe.outcome_guarded,
+        *_WIDER,
+        settings.optimizer_eps,
+        precision.bfloat16,
+    ),
     "NP204": (settings.loss_scale, precision.bfloat16),
     "NP205": (*_WIDER, precision.bfloat16),
     "NP206": (*_GUARDS, *_WIDER, precision.bfloat16),

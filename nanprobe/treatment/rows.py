@@ -67,7 +67,8 @@ class RowFilter:
         if size is None:
             return None
         bad = torch.zeros(size, dtype=torch.bool)
-        samples = list(indices) if isinstance(indices, (list, tuple)) and len(indices) == size else None
+        named = isinstance(indices, (list, tuple)) and len(indices) == size and None not in indices
+        samples = list(indices) if named else None  # an IterableDataset has no indices
         if samples is not None:
             bad |= torch.tensor([int(s) in self._drop.dataset_indices for s in samples])
         for tensor in _tensors(data):

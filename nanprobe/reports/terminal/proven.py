@@ -23,7 +23,7 @@ def draw_proven(canvas: Canvas, verification: Verification) -> None:
     shown = next((r for r in helping if r.diff), None)
     if shown is not None:
         canvas.blank()
-        canvas.paragraph(("What to write for ", "dim"), (shown.text, "bold"), indent=2)
+        canvas.paragraph(("What to write: ", "dim"), (shown.text, "bold"), indent=2)
         for line in (shown.diff or "").splitlines():
             canvas.line("    ", (line, _DIFF_STYLES.get(line[:1], "")), whole=True)
 

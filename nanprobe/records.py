@@ -44,6 +44,7 @@ class ExternalKind(str, Enum):
     BUFFER = "buffer"
     BATCH = "batch"
     OPTIMIZER_STATE = "optimizer_state"
+    GRADIENT = "gradient"  # left by an earlier step
     CONSTANT = "constant"
 
 
@@ -139,7 +140,7 @@ class ExternalRecord:
     kind: ExternalKind
     name: str | None  # parameter, buffer or batch-field name, where known
     stats: TensorStats
-    rows: tuple[int, ...] = ()  # rows (dim 0) with non-finite elements, at most 16
+    rows: tuple[int, ...] = ()  # rows (dim 0) with non-finite elements, at most 16; else with an absurd magnitude
     columns: tuple[int, ...] = ()
     batch_index: int | None = None  # which batch of the DataLoader it came from
     dataset_indices: tuple[int, ...] = ()  # dataset index of every row, where known

@@ -7,7 +7,17 @@ from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.diagnosis.wording import times
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import CallRecord, DeepStep, Phase, StageTrace, TensorStats
+from nanprobe.records import (
+    CallRecord,
+    DeepStep,
+    ExternalKind,
+    ExternalRecord,
+    InputRecord,
+    OpRecord,
+    Phase,
+    StageTrace,
+    TensorStats,
+)
 
 
 def updated_every_micro_batch(trace: StageTrace) -> Finding | None:
@@ -100,14 +110,25 @@ def _piling_up(trace: StageTrace, deep: DeepStep, piled_up: int) -> Finding:
 
 def _stale_gradients(deep: DeepStep) -> int:
     """Gradients that backward added to although nothing in this step had written or cleared them."""
+    ops = {op.index: op for op in deep.ops}
     external = {e.index: e for e in deep.externals}
     count = 0
     for op in deep.ops:
-        if op.node != "AccumulateGrad" or base_name(op.op) != "add" or not op.outputs:
-            continue
-        old = [external[r.external] for r in op.inputs if r.external in external and not r.writers]
-        count += any(e.stats.shape == op.outputs[0].shape and _holds_something(e.stats) for e in old)
+        if op.node == "AccumulateGrad" and base_name(op.op) == "add" and op.outputs:
+            count += any(_is_left_over(record, op.outputs[0].shape, ops, external) for record in op.inputs)
     return count
+
+
+def _is_left_over(
+    record: InputRecord, shape: tuple[int, ...], ops: dict[int, OpRecord], external: dict[int, ExternalRecord]
+) -> bool:
+    """Whether a gradient comes from an earlier step: read as it was, or after its loss scale was renewed."""
+    if not record.writers:
+        old = external.get(record.external) if record.external is not None else None
+        return old is not None and old.stats.shape == shape and _holds_something(old.stats)
+    rescaled = [ops[w] for w in record.writers if w in ops and base_name(ops[w].op) in {"mul", "div"}]
+    held = [external[r.external] for op in rescaled for r in op.inputs if r.external in external and not r.writers]
+    return any(e.kind is ExternalKind.GRADIENT and e.stats.shape == shape and _holds_something(e.stats) for e in held)
 
 
 def _holds_something(stats: TensorStats) -> bool:

@@ -14,6 +14,8 @@ from nanprobe.diagnosis.wrong_values import wrong_origins
 from nanprobe.records import InputRecord, OpRecord
 
 SOFTMAXES = frozenset({"softmax", "log_softmax", "logsumexp", "safe_softmax", "scaled_dot_product_attention"})
+# Sums and maxima of rows in which -Inf stands for "left out".
+_TAKES_MASKS = frozenset({"logsumexp", "logcumsumexp", "logaddexp"})
 
 
 def nonfinite_origins(trail: Trail, starts: Iterable[int]) -> tuple[Origin, ...]:
@@ -61,10 +63,11 @@ def _nan_birth(trail: Trail, op: OpRecord, lane: Lane, path: tuple[int, ...]) ->
     if not carriers:
         return [from_op(op, Birth.NAN, path)]
     guilty: list[Origin] = []
+    masks: list[Origin] = []
     for record in carriers:
-        made = _inf_behind(trail, op, record)
-        guilty += [replace(origin, path=origin.path + path) for origin in made if not _legal(origin, op)]
-    return guilty or [replace(from_op(op, Birth.NAN, path), masked=True)]
+        for origin in _inf_behind(trail, op, record):
+            (masks if _legal(origin, op) else guilty).append(replace(origin, path=origin.path + path))
+    return guilty or _let_through(trail, masks) or [replace(from_op(op, Birth.NAN, path), masked=True)]
 
 
 def _inf_behind(trail: Trail, op: OpRecord, record: InputRecord) -> list[Origin]:
@@ -81,21 +84,22 @@ def _culprits(trail: Trail, roots: list[OpRecord]) -> list[Origin]:
     for root in roots:
         origins = _search_inf(trail, [root])
         guilty = [o for o in origins if not _legal(o, root)]
-        found += guilty or [replace(_let_through(trail, origins, root), masked=True, precise=False)]
+        found += (
+            guilty
+            or _let_through(trail, origins)
+            or [replace(from_op(root, Birth.INF, (root.index,)), masked=True, precise=False)]
+        )
     return found
 
 
-def _let_through(trail: Trail, origins: list[Origin], root: OpRecord) -> Origin:
-    """Of the operations that handed an Inf on from where it was written on purpose, the one to blame.
-
-    A softmax or logsumexp that had nothing but masked elements; else the last.
-    """
-    for origin in origins:
-        for position, index in enumerate(origin.path):
+def _let_through(trail: Trail, masks: list[Origin]) -> list[Origin]:
+    """The reduction that a mask came out of again: it takes -Inf beside numbers, and this row held nothing else."""
+    for mask in masks:
+        for position, index in enumerate(mask.path):
             op = trail.ops.get(index)
-            if op is not None and base_name(op.op) in SOFTMAXES:
-                return from_op(op, Birth.INF, origin.path[position:])
-    return from_op(root, Birth.INF, (root.index,))
+            if op is not None and base_name(op.op) in _TAKES_MASKS and any(s.inf_count for s in op.outputs):
+                return [replace(from_op(op, Birth.INF, mask.path[position:]), masked=True, precise=False)]
+    return []
 
 
 def _search_inf(trail: Trail, roots: list[OpRecord]) -> list[Origin]:

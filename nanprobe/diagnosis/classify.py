@@ -9,6 +9,7 @@ from nanprobe.diagnosis.scene import Scene
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.diagnosis.trends import trend_before
 from nanprobe.findings import Finding
+from nanprobe.records import OpRecord, Phase
 
 
 def explain(scene: Scene, origin: Origin) -> Finding | None:
@@ -21,13 +22,21 @@ def explain(scene: Scene, origin: Origin) -> Finding | None:
 
 
 def _precision(scene: Scene, origin: Origin) -> Finding | None:
-    if origin.birth is Birth.INF:
-        return overflow.explain(scene, origin)
     op = origin_op(origin)
+    if origin.birth is Birth.INF:
+        return _absurd(scene, op) or overflow.explain(scene, origin)
     if origin.birth is Birth.NAN and base_name(op.op) in _SUMS:
         # Inf and -Inf may meet inside one matmul or sum: its partial results overflowed.
         return overflow.explain(scene, origin)
     return underflow.explain(scene, origin)
+
+
+def _absurd(scene: Scene, op: OpRecord) -> Finding | None:
+    """The finding for a number that no format of the stage could be blamed for: it came like that with the data."""
+    if op.phase is not Phase.FORWARD:
+        return None
+    source = divergence.follow_magnitude(scene.trail, op)
+    return None if source.external is None else data.absurd_input(scene, source.external, source.largest, op)
 
 
 _SUMS = frozenset(
@@ -35,9 +44,20 @@ _SUMS = frozenset(
 )
 
 
+# FP64 takes the same numbers, and they are beyond what any layer gives: magnitude is the reason, whatever became of it
+# (Inf - Inf within a product is NaN, and so is the variance of such numbers). Our choice.
+HUGE = 1e15
+
+
+def _is_huge(scene: Scene, op: OpRecord) -> bool:
+    return any(scene.trail.value(op, record).abs_max >= HUGE for record in op.inputs)
+
+
 def _full_precision(scene: Scene, origin: Origin) -> Finding:
     """Data has been ruled out: an edge of a domain, or magnitude."""
     op = origin_op(origin)
+    if origin.precise and _is_huge(scene, op):
+        return divergence.explain(scene, origin)
     if origin.masked or edge_of(scene.trail, origin) is not None:
         return graph.explain(scene, origin)
     grown = trend_before(scene.trace, scene.step)

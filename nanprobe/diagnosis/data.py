@@ -26,7 +26,12 @@ ABSURD = 1e15
 # So many times the other batches' largest value: our choice, far beyond any outlier worth training on.
 ABSURD_RATIO = 1e8
 
-_POISONED = (ExternalKind.PARAMETER, ExternalKind.BUFFER, ExternalKind.OPTIMIZER_STATE)
+_POISONED = (
+    ExternalKind.PARAMETER,
+    ExternalKind.BUFFER,
+    ExternalKind.OPTIMIZER_STATE,
+    ExternalKind.GRADIENT,
+)
 
 
 def explain_external(scene: Scene, origin: Origin) -> Finding | None:

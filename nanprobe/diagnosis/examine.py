@@ -16,6 +16,7 @@ from nanprobe.diagnosis import (
     misuse,
     moments,
     no_safe_scale,
+    silent_overflow,
     state,
     swallowed,
     underflow,
@@ -86,7 +87,10 @@ def _of_scene(scene: Scene) -> list[Finding]:
     if not origins and scene.trail.low_precision:
         dead = underflow.dead_gradient_origins(scene)
         found += _explained(scene, dead)
-        if not dead:
+        silent = silent_overflow.explain(scene) if not dead else None
+        if silent is not None:
+            found.append(silent)
+        elif not dead:
             found += underflow.flushed_gradients(scene)
     found += swallowed.findings(scene)
     found += moments.findings(scene)

@@ -39,19 +39,20 @@ def cut_off_loss(trace: StageTrace) -> Finding | None:
         return None
     wanting = [p.name for p in trace.parameters if p.requires_grad]
     call = next((c for c in trace.calls if c.name == "backward"), None)
-    first = trace.steps[0]
-    slots = {"parameters": f"{len(wanting)} parameters", "steps": len(trace.steps)}
+    first = trace.steps[0] if trace.steps else None
+    steps = max(1, len(trace.steps))  # the first may have ended the script
+    slots = {"parameters": f"{len(wanting)} parameters", "steps": steps}
     return compose(
         trace,
         "NP607",
         severity=base_severity(trace),
         slots=slots,
-        step=first.index,
+        step=first.index if first else 0,
         phase=Phase.BACKWARD,
-        source=call.source if call else first.source,
-        evidence={"parameters": len(wanting), "steps": len(trace.steps)},
+        source=call.source if call else (first.source if first else None),
+        evidence={"parameters": len(wanting), "steps": steps},
         parameters=tuple(wanting),
-        why=f"backward ran {sum(s.backward_passes for s in trace.steps)} times in {len(trace.steps)} steps, and "
+        why=f"backward ran {sum(c.name == 'backward' for c in trace.calls)} times in {steps} steps, and "
         "none of the "
         f"{len(wanting)} parameters that ask for a gradient received one.",
     )

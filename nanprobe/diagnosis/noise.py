@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nanprobe.records import DeepStep, RunRecord, StageName, StageTrace
+from nanprobe.records import DeepStep, GradRecord, RunRecord, StageName, StageTrace
 
 # An FP32 gradient is right to about 1e-6; one that is off by more than this against FP64 holds no signal. Our choice.
 NOISE = 0.1
@@ -31,9 +31,14 @@ def noisy_parameters(run: RunRecord) -> frozenset[str]:
 def noisy_gradients(fp32: StageTrace) -> frozenset[str]:
     """The same of the fp32 stage alone."""
     grads = [g for deep in fp32.deep_steps for g in deep.grads]
-    noisy = {g.name for g in grads if g.stats.abs_max > 0.0 and (g.relative_error is None or g.relative_error > NOISE)}
+    noisy = {g.name for g in grads if _is_noise(g)}
     clean = {g.name for g in grads if g.relative_error is not None and g.relative_error <= NOISE}
     return frozenset(noisy - clean)
+
+
+def _is_noise(grad: GradRecord) -> bool:
+    """Whether FP64 disagrees, also where FP32 happens to be exactly 0; where both are 0 there is nothing to flush."""
+    return grad.stats.abs_max > 0.0 if grad.relative_error is None else grad.relative_error > NOISE
 
 
 def _strip(trace: StageTrace, names: frozenset[str]) -> StageTrace:

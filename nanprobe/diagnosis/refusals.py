@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from nanprobe.diagnosis.call_rules import CLEARS
 from nanprobe.diagnosis.compose import compose
@@ -123,6 +124,15 @@ def _updated_without_step(trace: StageTrace, error: ErrorRecord) -> Finding:
     )
 
 
+def _not_updated(trace: StageTrace, error: ErrorRecord) -> Finding:
+    """A second round before the first was closed: `update` is never called (NP603), or was left out here (NP617)."""
+    steps = [c for c in trace.calls if c.name == "scaler.step"]
+    updates = any(c.name == "scaler.update" for c in trace.calls)
+    guilty = steps[-1 if updates else 0] if steps else None
+    left_open = replace(error, step=guilty.step, source=guilty.source) if guilty is not None else error
+    return _refusal(trace, left_open, "NP617" if updates else "NP603", {"steps": len(steps)})
+
+
 def _constant_too_large(trace: StageTrace, error: ErrorRecord) -> Finding:
     return _refusal(trace, error, "NP109", {"dtype": trace.dtype, "message": error.message.strip()[:80]})
 
@@ -164,6 +174,8 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Find
     (("binary_cross_entropy", "autocast"), _bce),
     (("Attempting to unscale FP16 gradients",), _half_with_scaler),
     (("unscale_() has already been called",), _unscaled_twice),
+    (("unscale_() is being called after step()",), _not_updated),
+    (("step() has already been called since the last update()",), _not_updated),
     (("No inf checks were recorded prior to update",), _updated_without_step),
     (("linalg.",), _singular),
     (("all elements of input should be between 0 and 1",), _no_probability),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from nanprobe.diagnosis.causes import nonfinite_origins
+from nanprobe.diagnosis.graph_table import ALLOCATORS
 from nanprobe.diagnosis.onset import dead_gradients, still_weights
-from nanprobe.diagnosis.trail import Trail
+from nanprobe.diagnosis.trail import Trail, base_name
 from nanprobe.plan import SETUP_STEP
 from nanprobe.records import DeepStep, ExternalKind, Outcome, StageName, StageTrace, StepRecord
 
@@ -54,7 +55,7 @@ def symptoms(trace: StageTrace) -> tuple[Sign, ...]:
     # A loss that the script read, found not finite and did not take further.
     signs += [Sign(Symptom.LOSS, c.step) for c in trace.calls if c.name == "nonfinite_loss"]
     if graph_is_cut(trace):
-        signs.append(Sign(Symptom.CUT, trace.steps[0].index))
+        signs.append(Sign(Symptom.CUT, trace.steps[0].index if trace.steps else 0))
     if trace.error is not None:
         signs.append(Sign(Symptom.ERROR, trace.error.step))
     return tuple(signs)
@@ -91,9 +92,19 @@ def graph_is_cut(trace: StageTrace) -> bool:
     """Whether backward ran and no parameter that wants a gradient ever got one."""
     wanting = [k for k, p in enumerate(trace.parameters) if p.requires_grad]
     ran = [s for s in trace.steps if s.backward_passes > 0]
+    if not trace.steps:
+        return bool(wanting) and _stopped_without_gradients(trace)
     if not wanting or not ran:
         return False
     return all(s.grad_abs_max[k] is None for s in ran for k in wanting if k < len(s.grad_abs_max))
+
+
+def _stopped_without_gradients(trace: StageTrace) -> bool:
+    """Whether the script failed in its first step, after a backward pass that gave no parameter a gradient."""
+    passes = [c for c in trace.calls if c.name == "backward"]
+    if not passes or trace.error is None or trace.error.source == passes[-1].source:  # backward itself failed
+        return False
+    return any(deep.step == trace.error.step and deep.loss_writers and not deep.grads for deep in trace.deep_steps)
 
 
 def nonfinite_names(trace: StageTrace, step: StepRecord) -> tuple[str, ...]:
@@ -227,7 +238,9 @@ def starts(deep: DeepStep, abandoned: bool = False) -> tuple[int, ...]:
     if found or not abandoned:
         return tuple(sorted(found))
     read = {w for op in deep.ops for record in op.inputs for w in record.writers}
-    ends = sorted(bad_ops - read)
+    # What is left in fresh memory, and written over before anything reads it, is no number of the script's.
+    fresh = {op.index for op in deep.ops if base_name(op.op) in ALLOCATORS}
+    ends = sorted(bad_ops - read - fresh)
     scalars = [k for k in ends if any(op.index == k and op.outputs[0].numel == 1 for op in deep.ops)]
     return tuple((scalars or ends)[-1:])
 

@@ -173,11 +173,13 @@ def _is_noise(trail: Trail, op: OpRecord) -> bool:
 
     Then FP32 holds rounding noise there and no gradient, and 0 is the better answer.
     """
+    peak = shadow_peak(op) or math.inf
+    if number_format(op) is FP32 and not FP32.flushes(peak):
+        return True  # FP32 keeps such numbers, so this 0 was not flushed: terms cancel in it
     name = base_name(op.op)
     if name not in _CANCELLING:
         return False
     largest = max((trail.value(op, record).abs_max for record in op.inputs), default=0.0)
-    peak = shadow_peak(op) or math.inf
     return peak <= NOISE_ULPS * FP32.eps * largest or (name in {"sum", "mean"} and CANCELLATION * peak < largest)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -41,6 +42,7 @@ class BatchWatch:
         self._write = write
         self._started = started
         self._recent: deque[Batch] = deque(maxlen=_KEPT)
+        self._given: tuple[weakref.ref[Tensor], ...] = ()  # to the model, in the forward pass under way
         self._count = 0
 
     def install(self, patches: Patches) -> None:
@@ -57,6 +59,23 @@ class BatchWatch:
                 if field.untyped_storage()._cdata == storage:
                     return batch, path
         return None
+
+    def note_given(self, arguments: Any) -> None:
+        """A model is called with these: batches that came from no DataLoader are known by them."""
+        self._given = tuple(weakref.ref(tensor) for _, tensor in _float_tensors(arguments))
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The field of a batch that the tensor is another view of (flattened, say); the tensor itself if of none.
+
+        Rows are counted in the field, because that is how the script sees the batch.
+        """
+        storage = tensor.untyped_storage()._cdata
+        fields = [field for batch in reversed(self._recent) for _, field, _ in batch.fields]
+        for field in (*fields, *(given for ref in self._given if (given := ref()) is not None)):
+            same = field.numel() == tensor.numel() and field.storage_offset() == tensor.storage_offset()
+            if same and field.untyped_storage()._cdata == storage:
+                return field
+        return tensor
 
     def find_nonfinite(self, shape: torch.Size) -> Batch | None:
         """A recent batch with a non-finite field of this shape: a copy of it was made before anyone looked."""
@@ -110,7 +129,7 @@ class BatchWatch:
         fields: list[tuple[str, Tensor, ExternalRecord]] = []
         for path, tensor in _float_tensors(data):
             nan, inf, largest = meter.counts(tensor)
-            rows, columns = meter.bad_places(tensor) if nan or inf else ((), ())
+            rows, columns = meter.places(tensor, nan or inf, largest)
             dtype = str(tensor.dtype).removeprefix("torch.")
             stats = TensorStats(dtype, tuple(tensor.shape), nan, inf, largest)
             record = ExternalRecord(

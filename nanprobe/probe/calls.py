@@ -175,6 +175,8 @@ class CallWatch:
                 enabled = False
             elif self._policy.autocast is Who.NANPROBE and not _own(context):
                 enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+            elif enabled and not _own(context):
+                context._nanprobe_asked = dtype or torch.get_autocast_dtype(device_type)
             original(context, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
         return init

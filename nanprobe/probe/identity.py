@@ -56,6 +56,10 @@ class Identity:
             return True
         return frame is not None and timeline.in_backward and frame is not timeline.backward_frame
 
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The field of a batch that a tensor is another view of; the tensor itself if of none."""
+        return self._batches.whole(tensor)
+
     def identify(self, tensor: Tensor) -> tuple[ExternalKind, str | None, int | None, tuple[int, ...]]:
         """Kind, name, batch index and dataset indices of a tensor that no recorded operation has written."""
         if self._storages is None:
@@ -66,8 +70,12 @@ class Identity:
         found = self._batches.find(tensor)
         if found is not None:
             batch, path = found
-            rows = batch.dataset_indices if tensor.dim() and tensor.shape[0] == len(batch.dataset_indices) else ()
+            whole = self._batches.whole(tensor)
+            rows = batch.dataset_indices if whole.dim() and whole.shape[0] == len(batch.dataset_indices) else ()
             return ExternalKind.BATCH, path, batch.index, rows
+        owner = self._names.owner_of_gradient(tensor)
+        if owner is not None:
+            return ExternalKind.GRADIENT, f"the gradient of {owner}", None, ()
         near = self._batches.find_nonfinite(tensor.shape)
         if near is not None:
             return ExternalKind.BATCH, None, near.index, near.dataset_indices

@@ -15,6 +15,7 @@ from torch import Tensor
 from nanprobe.precision.views import as_real
 from nanprobe.records import InputRecord, Specimen, TensorStats
 
+ABSURD = 1e15  # no sensor, image or sound delivers a finite number this large: our choice
 MAX_PLACES = 16  # rows and columns kept of a tensor that is not finite
 MAX_SPECIMENS = 4
 
@@ -114,11 +115,18 @@ def inspect_input(record: InputRecord, tensor: Tensor, shadow: Tensor | None) ->
     )
 
 
-def bad_places(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Rows (dim 0) and columns (last dim) that hold a non-finite element; at most 16 each."""
+def places(tensor: Tensor, bad: int, largest: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Rows and columns of what is wrong with a tensor from outside: `bad` elements, or a magnitude beyond reason."""
+    if not bad and largest < ABSURD:
+        return (), ()
+    return bad_places(tensor, math.inf if bad else largest)
+
+
+def bad_places(tensor: Tensor, limit: float = math.inf) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Rows (dim 0) and columns (last dim) that hold NaN, or a magnitude of `limit` or more; at most 16 each."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return (), ()
-    bad = ~torch.isfinite(as_real(tensor))
+    bad = ~(as_real(tensor).abs() < limit)
     if tensor.is_complex():
         bad = bad.any(-1)
     rows = bad.reshape(bad.shape[0], -1).any(1)

@@ -220,6 +220,17 @@ class ModelNames:
             _note(found, w.tensor, ExternalKind.PARAMETER, w.name)
         return found
 
+    def owner_of_gradient(self, tensor: Tensor) -> str | None:
+        """The parameter whose `.grad` the tensor is, or is a view of; None for any other tensor."""
+        storage = tensor.untyped_storage()._cdata
+        for w in self.watched:
+            grad = w.tensor.grad
+            if grad is None or grad.layout != torch.strided or grad.numel() != tensor.numel():
+                continue
+            if grad.untyped_storage()._cdata == storage:
+                return w.name
+        return None
+
     def _watch(self, parameter: Tensor, name: str, master_of: str | None = None) -> None:
         if id(parameter) in self._known:
             return

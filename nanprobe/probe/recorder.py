@@ -48,6 +48,10 @@ class OpContext(Protocol):
         """Kind, name, batch index and dataset indices of a tensor that no operation has written."""
         ...
 
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The field of a batch that a tensor is another view of; the tensor itself if of none."""
+        ...
+
     def grid(self, tensor: Tensor) -> str:
         """The format a tensor's numbers are in."""
         ...
@@ -229,8 +233,7 @@ class Recorder:
         index = len(self._externals)
         if tensor.device.type == "cpu" or self._detailed:
             nan, inf, largest = meter.counts(tensor)
-            if nan or inf:
-                rows, columns = meter.bad_places(tensor)
+            rows, columns = meter.places(self._context.whole(tensor), nan or inf, largest)
         else:
             self._measure_later(tensor, None, partial(self._complete_external, index), zeros=False)
         stats = TensorStats(self._context.grid(tensor), tuple(tensor.shape), nan, inf, largest)

@@ -249,6 +249,7 @@ class StageSession:
             self._ledger.note_buffers()
             self._identity.forget()
         self._timeline.forward()
+        self._batches.note_given(args)
         self._calls.give_loss_up()
         self._unfinished_forward = self._training and module.training and torch.is_grad_enabled()
         if self._watches_forward:

@@ -34,8 +34,8 @@ class StepLedger:
         self.loss_scale: float | None = None
         self._optimizer: Optimizer | None = None
         self._label: str | None = None
-        self._loss: Tensor | None = None
         self._loss_factor: float | None = None
+        self._losses: list[Tensor] = []  # of every backward pass of the step
         self._owners: list[int] = []  # position in `watched` of each gradient measured
         self._pending: Pending | None = None
         self._figures: list[float] | None = None
@@ -43,8 +43,8 @@ class StepLedger:
         self._master_figures: Pending | None = None
         self._outside_scale: float | None = None
         self._with_scale = False
-        self._with_loss = False
-        self._signed_loss: float | None = None
+        self._measured_losses = 0
+        self._signed_losses: list[float] = []  # on a CPU, where reading them costs nothing
         self._infinite: set[str] = set()  # buffers that held Inf from the beginning, as masks do
         self._met_buffers: set[str] = set()
 
@@ -62,8 +62,11 @@ class StepLedger:
     def note_loss(self, tensors: Any) -> None:
         """Backward starts from these."""
         first = tensors if isinstance(tensors, Tensor) else next((t for t in tensors if isinstance(t, Tensor)), None)
-        self._loss = first.detach() if first is not None and first.numel() == 1 else None
-        self._loss_factor = None if self._loss is None or first is None else _last_factor(first)
+        if first is None or first.numel() != 1:
+            self._loss_factor = None
+            return
+        self._losses.append(first.detach())
+        self._loss_factor = _last_factor(first)
 
     def gradients(self) -> list[Tensor]:
         """The gradients that exist now, sparse ones too."""
@@ -79,15 +82,14 @@ class StepLedger:
                 owners.append(position)
                 tensors.append(grad.detach())
         self._owners = owners
-        self._with_loss = self._loss is not None
-        if self._loss is not None:
-            tensors.append(self._loss)
+        self._measured_losses = len(self._losses)
+        tensors += self._losses
         scale = getattr(scaler, "_scale", None) if scaler is not None else None
         self._with_scale = scale is not None
         if scale is not None:
             tensors.append(scale)
         self._outside_scale = outside_scale
-        self._signed_loss = None if self._loss is None or self._loss.device.type != "cpu" else float(self._loss)
+        self._signed_losses = [float(x) for x in self._losses if x.device.type == "cpu"]
         self._pending = abs_max(tensors)
         self._figures = None
 
@@ -141,18 +143,20 @@ class StepLedger:
         )
         self._timeline.end_step()
         self._write(record)
-        self._pending, self._figures, self._owners, self._loss = None, None, [], None
+        self._pending, self._figures, self._owners, self._losses = None, None, [], []
         self._loss_factor = None
         self._master_figures = None
-        self._with_loss = self._with_scale = False
+        self._measured_losses, self._with_scale = 0, False
         self.place = None
         return bool(bad_weights or bad_buffers)
 
     def _loss_and_scale(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
         rest = list(figures[len(self._owners) :])
-        magnitude = rest.pop(0) if self._with_loss and rest else None
+        magnitudes, rest = rest[: self._measured_losses], rest[self._measured_losses :]
         scale = rest.pop(0) if self._with_scale and rest else self._outside_scale
-        loss = magnitude if self._signed_loss is None else self._signed_loss
+        losses = self._signed_losses if len(self._signed_losses) == len(magnitudes) else magnitudes
+        # Of several backward passes the last one counts, but for a loss that was not finite.
+        loss = next((x for x in losses if not math.isfinite(x)), losses[-1] if losses else None)
         if loss is not None and scale and self._with_scale:
             loss /= scale  # GradScaler.scale came before backward; nanprobe's own scale is put on afterwards
         return loss, scale

@@ -17,15 +17,15 @@ SIZES = {
     "images": ("CHANNELS, SIDE = 2, 6",),
 }
 INPUTS = {
-    "vectors": "torch.randn(ROWS, FEATURES, generator=dice)",
-    "sequences": "torch.randn(ROWS, TIME, FEATURES, generator=dice)",
-    "tokens": "torch.randint(0, VOCABULARY, (ROWS, TIME), generator=dice)",
-    "images": "torch.randn(ROWS, CHANNELS, SIDE, SIDE, generator=dice)",
+    "vectors": "dice.standard_normal((ROWS, FEATURES))",
+    "sequences": "dice.standard_normal((ROWS, TIME, FEATURES))",
+    "tokens": "dice.integers(0, VOCABULARY, (ROWS, TIME))",
+    "images": "dice.standard_normal((ROWS, CHANNELS, SIDE, SIDE))",
 }
 TARGETS = {
-    "regression": "torch.randn(ROWS, 1, generator=dice)",
-    "classification": "torch.randint(0, 3, (ROWS,), generator=dice)",
-    "multilabel": "torch.randint(0, 2, (ROWS, 3), generator=dice).float()",
+    "regression": "dice.standard_normal((ROWS, 1))",
+    "classification": "dice.integers(0, 3, ROWS)",
+    "multilabel": "dice.integers(0, 2, (ROWS, 3)) * 1.0",
 }
 LOSSES = {
     "regression": "loss = F.mse_loss(out, y)",
@@ -53,7 +53,7 @@ def render(program: Program, *, witnessed: bool = False) -> Script:
     `witnessed`: with calls of `WITNESS` in it, which the namespace has to provide; lines then differ.
     """
     page = Page()
-    page.write("import torch", "import torch.nn.functional as F", "from torch import nn")
+    page.write("import numpy as np", "import torch", "import torch.nn.functional as F", "from torch import nn")
     if program.data != "list":
         page.write("from torch.utils.data import DataLoader, Dataset, TensorDataset")
     page.write("", f"torch.manual_seed({program.seed})")
@@ -149,10 +149,12 @@ def _write_data(page: Page, program: Program) -> None:
                 page.write("return {'x': self.x[index], 'y': self.y[index]}")
         page.write("", "")
     with page.block("def build_data():"):
-        page.write(f"dice = torch.Generator().manual_seed({program.seed})")
+        page.write(f"dice = np.random.default_rng({program.seed})")
         page.write(f"x = {INPUTS[program.shape]}", f"y = {TARGETS[program.task]}")
         for line in _spoilt(program):
             page.marked("spoilt", line)
+        page.write(f"x = torch.from_numpy(x){'' if program.shape == 'tokens' else '.float()'}")
+        page.write(f"y = torch.from_numpy(y){'' if program.task == 'classification' else '.float()'}")
         page.write(
             {
                 "list": "return list(zip(x.split(BATCH), y.split(BATCH)))",
@@ -177,10 +179,10 @@ def _spoilt(program: Program) -> list[str]:
     row = spoilt_row(program)
     column = "" if program.task == "classification" else ", 0"
     return {
-        "nan_input": [f'x[{row}].view(-1)[{program.fault.column}] = float("nan")'],
-        "inf_input": [f'x[{row}].view(-1)[{program.fault.column}] = float("inf")'],
-        "absurd_input": [f"x[{row}].view(-1)[{program.fault.column}] = 3e38"],
-        "nan_target": [f'y[{row}{column}] = float("nan")'],
+        "nan_input": [f"x[{row}].flat[{program.fault.column}] = np.nan"],
+        "inf_input": [f"x[{row}].flat[{program.fault.column}] = np.inf"],
+        "absurd_input": [f"x[{row}].flat[{program.fault.column}] = 3e38"],
+        "nan_target": [f"y[{row}{column}] = np.nan"],
         "bad_label": [f"y[{row}] = 3"],
         "bad_token": [f"x[{row}, 1] = VOCABULARY"],
         "labels_ignored": [f"y[{row - row % program.batch}:{row - row % program.batch + program.batch}] = -100"],

@@ -24,6 +24,9 @@ class PlainContext:
     def module_name(self) -> str | None:
         return None
 
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor
+
     def identify(self, tensor: Tensor) -> tuple[ExternalKind, str | None, int | None, tuple[int, ...]]:
         return ExternalKind.CONSTANT, None, None, ()
 

@@ -124,7 +124,7 @@ def test_embedded_data_comes_back_and_ends_no_script(value):
 @given(st.text())
 def test_text_comes_back(value):
     (found,) = [Page(f"<p>{text('x' + value)}</p>").texts or [""]]
-    readable = "".join(c for c in value if c.isprintable() and not ("\u200e" <= c <= "\u2069"))
+    readable = "".join(c for c in value if c.isprintable())
     got = "".join(found)[1:]
     assert "".join(c for c in got if c != "\ufffd" and c.isprintable()) == readable.replace("\ufffd", "")
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import samples
+from nanprobe.storage import write_run
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -35,9 +38,26 @@ def block(name: str) -> str:
     return tidy(found[1])
 
 
-@pytest.mark.parametrize("command", ["diagnose", "sweep-scale"])
+@pytest.mark.parametrize("command", re.findall(r"<!-- help:(\S+) -->", README))
 def test_the_help_is_the_commands_own(command: str) -> None:
     assert block(f"help:{command}") == help_text(command)
+
+
+def test_the_commands_of_saved_runs_have_their_help_here() -> None:
+    assert {"report", "compare", "env"} <= set(re.findall(r"<!-- help:(\S+) -->", README))
+
+
+def test_the_notebook_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record, _ = samples.overflow(tmp_path / "nanprobe" / "runs" / "20260101-000000-train-00ff")
+    write_run(record)
+    found = re.search(r"<!-- notebook -->\n```python\n(.*?)\n```", README, re.DOTALL)
+    assert found
+    *lines, last = filter(None, found[1].splitlines())
+    assert len(lines) == 2
+    names: dict[str, object] = {}
+    exec("\n".join(lines), names)
+    assert len(eval(last, names)) == 1  # the diagnosis of these records knows one layer with headroom
 
 
 def test_the_report_names_the_demo_and_its_verdict() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+import samples
 from nanprobe.recipe import build_recipe
+from nanprobe.storage import write_run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,9 +40,26 @@ def block(name: str) -> str:
     return tidy(found[1])
 
 
-@pytest.mark.parametrize("command", ["diagnose", "sweep-scale", "check", "recipes", "init"])
+@pytest.mark.parametrize("command", re.findall(r"<!-- help:(\S+) -->", README))
 def test_the_help_is_the_commands_own(command: str) -> None:
     assert block(f"help:{command}") == help_text(command)
+
+
+def test_the_commands_of_saved_runs_have_their_help_here() -> None:
+    assert {"report", "compare", "env"} <= set(re.findall(r"<!-- help:(\S+) -->", README))
+
+
+def test_the_notebook_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record, _ = samples.overflow(tmp_path / "nanprobe" / "runs" / "20260101-000000-train-00ff")
+    write_run(record)
+    found = re.search(r"<!-- notebook -->\n```python\n(.*?)\n```", README, re.DOTALL)
+    assert found
+    *lines, last = filter(None, found[1].splitlines())
+    assert len(lines) == 2
+    names: dict[str, object] = {}
+    exec("\n".join(lines), names)
+    assert list(eval(last, names)["name"]) == [parameter.name for parameter in samples.PARAMETERS]
 
 
 def test_the_report_names_the_demo_and_its_verdict() -> None:

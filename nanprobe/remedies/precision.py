@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator
 
 from nanprobe.interventions import MasterWeights
 from nanprobe.records import StageName
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
+from nanprobe.remedies.editor import Editor, set_keywords
 from nanprobe.remedies.matching import PRODUCTS, matches, operands, operation_names
-from nanprobe.remedies.script import Editor, NotEditable, Script, call_name, set_keywords
+from nanprobe.remedies.script import NotEditable, Script, call_name
 from nanprobe.remedies.snippets import SNIPPET_NAMES, add_snippet
 
 _LOOP_CALLS = frozenset({"backward", "step", "zero_grad"})
@@ -161,7 +163,8 @@ def _ask_for_bfloat16(editor: Editor) -> bool:
             editor.replace(node, f"{script.text[start:end]}.bfloat16()")
             changed = True
         elif isinstance(node, ast.Call) and call_name(node) == "GradScaler":
-            set_keywords(editor, node, enabled="False")
+            with contextlib.suppress(NotEditable):  # settings unpacked with **; a scaler that is on does no harm
+                set_keywords(editor, node, enabled="False")
             changed = True
         elif isinstance(node, ast.Call) and call_name(node) == "autocast" and not _names_format(node):
             set_keywords(editor, node, dtype="torch.bfloat16")

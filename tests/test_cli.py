@@ -228,3 +228,19 @@ def finding(kind: Kind, severity: Severity) -> Finding:
 )
 def test_fail_on(fail_on: str, found: Finding, fails: bool) -> None:
     assert FailOn.parse(fail_on).matches(Diagnosis(Status.FAILING, found, (found,), ())) is fails
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["compare", "a", "b", "c"], "see `nanprobe compare --help`"),
+        (["report", "--nope"], "see `nanprobe report --help`"),
+        (["nope"], "see `nanprobe --help`"),
+        (["sweep-scale", "--nope"], "arguments for the script go after `--`: nanprobe sweep-scale train.py -- ARGS"),
+    ],
+)
+def test_a_wrong_command_line_names_the_help_that_helps(
+    args: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 2
+    assert hint in capsys.readouterr().err

@@ -13,7 +13,17 @@ from markdown_it import MarkdownIt
 
 import samples
 from loss_scale import sweeps
-from nanprobe.findings import BatchPlace, Diagnosis, Finding, Kind, Remedy, Severity, Status
+from nanprobe.findings import (
+    BatchPlace,
+    Diagnosis,
+    Finding,
+    Kind,
+    Remedy,
+    RemedyCost,
+    Severity,
+    Status,
+    Verification,
+)
 from nanprobe.records import ErrorRecord, Outcome, Source, StageName, Target
 from nanprobe.reports.formats import ReportFormat, make_report
 from nanprobe.reports.markdown.syntax import code, escape, fence, head, prose, row
@@ -144,3 +154,20 @@ def test_all_layers_of_a_sweep_below_the_limit():
     assert len(page) < GITHUB_LIMIT
     assert "more layers, left out to stay below GitHub's limit" in page
     assert "### Environment" in page
+
+
+def test_remedies_that_were_tried_are_told_with_the_lines_to_write():
+    run, answer = samples.overflow(RUN)
+    diff = "--- train.py\n+++ train.py\n@@ -14 +14 @@\n-h = h * k  # ```\n+h = h.float() * k"
+    tried = (
+        Remedy("use bfloat16 | no", False, 12, kind="format", reason="the loss no longer falls"),
+        Remedy("run a block in FP32", True, 50, kind="FP32 island", cost=RemedyCost(1.02, 1.1), diff=diff),
+    )
+    verification = Verification("NP101", StageName.AMP, tried, 2, 4.2, 60.0)
+    page = render((run, answer.with_verification(verification)))
+    proven = page.partition("### Proven remedies")[2].partition("### Stages")[0]
+    assert "1 of 2 remedies tried helped (2 runs of the amp stage, 4.2 s)" in proven
+    assert proven.index("| ✔ | FP32 island | 50 ") < proven.index("| ✖ | format | 12 ")
+    assert "use bfloat16 &#124; no: the loss no longer falls" in proven
+    assert "````diff\n--- train.py\n" in proven and "+h = h.float() * k\n````" in proven
+    assert "fold k into self.down's weight" not in page.partition("### What to do")[2].partition("### Stages")[0]

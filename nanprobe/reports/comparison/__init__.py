@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nanprobe.reports.comparison.changes import Change, Comparison, Side, compare
+from nanprobe.reports.comparison.changes import compare
+from nanprobe.reports.comparison.model import Change, Comparison, Side
 from nanprobe.reports.formats import ReportFormat
 
 __all__ = ["COMPARISON_FORMATS", "Change", "Comparison", "Side", "compare", "render_comparison"]

@@ -3,94 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Sequence
 
 from nanprobe.findings import Diagnosis, Finding, LayerRow, Severity, Status
 from nanprobe.records import RunRecord, StageName
-from nanprobe.reports.stage_summary import StageSummary, summarize_stages
+from nanprobe.reports.comparison.matching import match_findings
+from nanprobe.reports.comparison.model import (
+    Change,
+    Comparison,
+    LayerChange,
+    LayerFigures,
+    Side,
+    StageChange,
+    StageFigures,
+)
+from nanprobe.reports.stage_summary import summarize_stages
 from nanprobe.reports.terminal.header import show_target
 
 # Below these a layer counts as unchanged: half a bit is a factor of 1.4, less than a gradient differs from one seed to
 # the next. Our choice.
 CHANGED_BITS, CHANGED_FRACTION = 0.5, 0.01
 _BITS_OF_RANGE = 16  # bits of headroom that weigh as much as a whole gradient lost, for the order of the rows
-
-
-class Change(str, Enum):
-    """What the change came to, in a word."""
-
-    FIXED = "fixed"  # A was failing, B is healthy
-    HEALTHY = "healthy"  # B is healthy, and A was not failing
-    BROKEN = "broken"  # B is failing, and A was not
-    SAME_CAUSE = "same cause"  # both are failing, with one verdict
-    OTHER_CAUSE = "other cause"  # both are failing, each with its own verdict
-    UNKNOWN = "unknown"  # B could not be told
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two runs with its diagnosis."""
-
-    run: RunRecord
-    diagnosis: Diagnosis
-
-
-@dataclass(frozen=True, slots=True)
-class StageFigures:
-    """One stage of one run."""
-
-    summary: StageSummary
-    final_loss: float | None  # of the last step that has one; may be NaN
-    verdict: Finding | None  # the gravest error found in it
-
-
-@dataclass(frozen=True, slots=True)
-class StageChange:
-    """One stage in both runs; None where a run does not have it."""
-
-    name: StageName
-    before: StageFigures | None
-    after: StageFigures | None
-
-
-@dataclass(frozen=True, slots=True)
-class LayerFigures:
-    """One layer of one run, in the stage that both runs are compared in."""
-
-    headroom_bits: float | None
-    flushed_fraction: float | None
-    lost_norm_fraction: float | None
-    nonfinite_steps: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LayerChange:
-    """One layer in both runs; None where a run does not have it."""
-
-    name: str
-    before: LayerFigures | None
-    after: LayerFigures | None
-    size: float  # how much changed, for the order only
-    changed: bool  # by more than from one seed to the next
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A is before, B after. Layers are ordered by how much they changed, findings by their gravity."""
-
-    before: Side
-    after: Side
-    change: Change
-    notes: tuple[str, ...]  # why the two are not quite alike
-    stage: StageName | None  # the layers' figures are of this stage; None when no stage has steps in both
-    stages: tuple[StageChange, ...]
-    gone: tuple[Finding, ...]
-    unseen: tuple[Finding, ...]  # A's, in stages that took no step in B, so that nobody looked
-    new: tuple[Finding, ...]
-    same: tuple[tuple[Finding, Finding], ...]  # before and after
-    layers: tuple[LayerChange, ...]
 
 
 def compare(before: Side, after: Side) -> Comparison:
@@ -123,39 +56,6 @@ def judge(before: Diagnosis, after: Diagnosis, same: Sequence[tuple[Finding, Fin
         return Change.BROKEN
     alike = any(one is before.verdict and other is after.verdict for one, other in same)
     return Change.SAME_CAUSE if alike else Change.OTHER_CAUSE
-
-
-def match_findings(
-    before: Sequence[Finding], after: Sequence[Finding]
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...], tuple[tuple[Finding, Finding], ...]]:
-    """Findings that only A has, only B has, and both have, each in its run's order.
-
-    The same finding has one code and stage, and the place that is nearest: line and module, then the line's text (line
-    numbers move when a file is edited), then the module or parameter, then any.
-    """
-    left, right, pairs = list(before), list(after), list[tuple[Finding, Finding]]()
-    for key in _PLACES:
-        for one in list(left):
-            other = next((f for f in right if _is_alike(one, f) and key(one) == key(f)), None)
-            if other is not None:
-                left = [f for f in left if f is not one]
-                right = [f for f in right if f is not other]
-                pairs.append((one, other))
-    order = {id(finding): number for number, finding in enumerate(after)}
-    pairs.sort(key=lambda pair: order[id(pair[1])])
-    return tuple(left), tuple(right), tuple(pairs)
-
-
-def _is_alike(one: Finding, other: Finding) -> bool:
-    return (one.code, one.stage) == (other.code, other.stage)
-
-
-_PLACES: tuple[Callable[[Finding], Hashable], ...] = (
-    lambda f: (f.source, f.module, f.parameter),
-    lambda f: (f.source and f.source.code, f.module, f.parameter),
-    lambda f: (f.module, f.parameter),
-    lambda f: None,
-)
 
 
 def list_notes(before: RunRecord, after: RunRecord) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from nanprobe.reports.comparison.changes import Comparison, LayerChange, Side, StageChange, StageFigures
+from nanprobe.reports.comparison.model import Comparison, LayerChange, Side, StageChange, StageFigures
 from nanprobe.reports.document import SCHEMA_VERSION, build_finding, to_plain
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanprobe.reports.comparison.changes import Comparison
+from nanprobe.reports.comparison.model import Comparison
 from nanprobe.reports.comparison.wording import (
     LAYER_TITLES,
     TITLES,

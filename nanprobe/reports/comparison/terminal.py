@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nanprobe.reports.comparison.changes import Comparison, LayerChange
+from nanprobe.reports.comparison.model import Comparison, LayerChange
 from nanprobe.reports.comparison.wording import (
     LAYER_TITLES,
     TITLES,

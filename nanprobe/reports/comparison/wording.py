@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nanprobe.findings import Finding, Status
-from nanprobe.reports.comparison.changes import Change, Comparison, LayerChange, LayerFigures, StageFigures
+from nanprobe.reports.comparison.model import Change, Comparison, LayerChange, LayerFigures, StageFigures
 from nanprobe.reports.numbers import NOT_MEASURED, count_noun, show_bits, show_number, show_percent
 from nanprobe.reports.terminal.stages import SIGNS
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from nanprobe.errors import RunUnreadable
 from nanprobe.loss_scale.histograms import PARAMETER, ExponentHistogram
-from nanprobe.loss_scale.recording import FP32_LABEL, SWEEP_LABEL, SweepRecording, make_real_run
+from nanprobe.loss_scale.recording import FP32_LABEL, SWEEP_LABEL, SweepRecording, explain_stop, make_real_run
 from nanprobe.loss_scale.result import RealRun, WeightUpdate
 from nanprobe.plan import RunPlan, ScalerSettings, SweepPlan
 from nanprobe.records import StageTrace
@@ -47,16 +47,27 @@ def read_sweep(directory: str | Path) -> SweepRecording:
     plan, stages = _read_plan(head), Path(head.run.directory, "stages")
     interrupted_in = head.document.get("interrupted_in")
     histograms = read_histograms(stages / SWEEP_LABEL)
-    return SweepRecording(
+    recording = SweepRecording(
         plan=plan,
         head=head.run,
         fp32=_read_trace(stages / FP32_LABEL, head.finished),
         recorded=_read_trace(stages / SWEEP_LABEL, head.finished),
         histograms=histograms,
-        real_runs=_read_real_runs(stages, histograms, interrupted_in),
+        real_runs=_read_real_runs(stages, histograms, interrupted_in, head.finished),
         interrupted_in=interrupted_in,
         killed=not head.finished,
     )
+    _check_complete(recording, stages)
+    return recording
+
+
+def _check_complete(recording: SweepRecording, stages: Path) -> None:
+    """Raises RunUnreadable when a sweep that came to its end has lost one of its two first runs since."""
+    if recording.killed or recording.interrupted_in is not None:
+        return
+    for label, trace in ((FP32_LABEL, recording.fp32), (SWEEP_LABEL, recording.recorded)):
+        if trace is None and explain_stop(recording) is None:
+            raise RunUnreadable(f"{stages / label}: the sweep has lost this run, and with it all that was measured")
 
 
 def read_histograms(directory: Path) -> tuple[ExponentHistogram, ...]:
@@ -64,19 +75,21 @@ def read_histograms(directory: Path) -> tuple[ExponentHistogram, ...]:
     return _read_records(directory / TRACE_FILE, "histogram", ExponentHistogram.from_plain)
 
 
-def read_real_run(directory: Path, scale: float, parameters: frozenset[str]) -> RealRun:
-    """One real run; its losses are those of the given parameters. Raises RunUnreadable."""
+def read_real_run(directory: Path, scale: float, parameters: frozenset[str], *, whole: bool = False) -> RealRun:
+    """One real run; its losses are those of the given parameters. Raises RunUnreadable, as `read_stage` does."""
     updates = _read_records(directory / TRACE_FILE, "element_update", _make_update)
-    return make_real_run(scale, read_stage(directory), parameters, updates)
+    return make_real_run(scale, read_stage(directory, whole=whole), parameters, updates)
 
 
 def _read_real_runs(
-    stages: Path, histograms: tuple[ExponentHistogram, ...], interrupted_in: str | None
+    stages: Path, histograms: tuple[ExponentHistogram, ...], interrupted_in: str | None, finished: bool
 ) -> tuple[RealRun, ...]:
     parameters = frozenset(h.name for h in histograms if h.kind == PARAMETER)
     named = [(path, found) for path in sorted(stages.iterdir()) if (found := _REAL_RUN.fullmatch(path.name))]
     return tuple(
-        read_real_run(path, float(found[1]), parameters) for path, found in named if path.name != interrupted_in
+        read_real_run(path, float(found[1]), parameters, whole=finished)
+        for path, found in named
+        if path.name != interrupted_in
     )
 
 

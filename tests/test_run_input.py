@@ -105,15 +105,26 @@ def test_a_damaged_run(name: str, folder: Path) -> None:
     assert message in refuse(folder, "run")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in DAMAGES if name.split()[0] in ("run.json", "newer", "no") or name == "trace cut"]
-)
+HEAD_DAMAGES = [name for name in DAMAGES if name.split()[0] in ("run.json", "newer", "no") and name != "no stage"]
+
+
+@pytest.mark.parametrize("name", [*HEAD_DAMAGES, "trace cut"])
 def test_a_damaged_sweep(name: str, folder: Path) -> None:
-    if name in ("no stage", "no trace"):
-        pytest.skip("a sweep says itself what it did not come to")
     damage, message = DAMAGES[name]
     damage(folder / "sweep")
     assert message in refuse(folder, "sweep")
+
+
+@pytest.mark.parametrize("stage", ["fp32", "sweep"])
+def test_a_sweep_that_has_lost_a_run(stage: str, folder: Path) -> None:
+    shutil.rmtree(folder / "sweep" / "stages" / stage)
+    assert f"stages/{stage}: the sweep has lost this run, and with it all that was measured" in refuse(folder, "sweep")
+
+
+def test_a_real_run_of_a_sweep_that_was_cut(folder: Path) -> None:
+    scale = next((folder / "sweep" / "stages").glob("scale-*"))
+    cut(scale / "trace.jsonl", 0.5)
+    assert "trace.jsonl: cut short: the run came to its end" in refuse(folder, "sweep")
 
 
 def test_damaged_histograms_of_a_sweep(folder: Path) -> None:

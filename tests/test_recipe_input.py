@@ -79,6 +79,8 @@ def test_places_without_recipes(folder: Path, capsys: pytest.CaptureFixture[str]
     assert refusal(capsys, "check", "empty").startswith("empty: holds no recipe: no file is called recipe.yaml")
     assert refusal(capsys, "check", "none.yaml") == "none.yaml: no such file"
     assert "transfomer: no such recipe" in refusal(capsys, "check", "transfomer")
+    assert "-- --epochs 3: a script's arguments stand in its recipe" in refusal(capsys, "check", "--", "--epochs", "3")
+    assert refusal(capsys, "check", "--epochs").endswith("see `nanprobe check --help`")
     assert "--jobs 0: expected a whole number of at least 1" in refusal(capsys, "check", "--jobs", "0")
     assert "expected one of terminal, json, junit, github" in refusal(capsys, "check", "--format", "html")
 

@@ -6,7 +6,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
+from typing import Protocol
 
 from nanprobe.check.bench import Bench
 from nanprobe.check.planning import Check
@@ -19,28 +20,31 @@ INTERRUPTED = "interrupted by Ctrl-C"
 _POLL_SECONDS = 0.2
 
 
-def run_checks(
-    checks: Sequence[Check], jobs: int, started: Callable[[str], None]
-) -> Generator[CheckOutcome, None, None]:
+class Listener(Protocol):
+    """Hears of each check, from the thread that runs it."""
+
+    def started(self, name: str) -> None:
+        """It begins."""
+
+    def ended(self, name: str) -> None:
+        """It is over, in whatever way; also said of one that never began."""
+
+
+def run_checks(checks: Sequence[Check], jobs: int, listener: Listener) -> Generator[CheckOutcome, None, None]:
     """Run the checks, so many at a time; outcomes come in the order of the checks, each as soon as it is known.
 
-    After Ctrl-C what was running and what
-    had not begun comes as inconclusive, and then KeyboardInterrupt goes on up.
+    After Ctrl-C what was running and what had not begun comes as inconclusive, and then KeyboardInterrupt goes on up.
     """
-    pool = _Pool(checks, jobs, started)
-    done: dict[int, CheckOutcome] = {}
     interrupted = False
-    with pool:
-        for index in range(len(checks)):
-            while index not in done:
+    with _Pool(checks, jobs, listener) as pool:
+        for number in range(len(checks)):
+            while (outcome := pool.outcome(number)) is None:
                 try:
-                    number, outcome = pool.next_outcome()
+                    pool.wait(number)
                 except KeyboardInterrupt:
                     interrupted = True
                     pool.stop()
-                    continue
-                done[number] = outcome
-            yield done.pop(index)
+            yield outcome
     if interrupted:
         raise KeyboardInterrupt
 
@@ -48,11 +52,12 @@ def run_checks(
 class _Pool:
     """Threads that each take the next check until none is left. What runs is in child processes; these only wait."""
 
-    def __init__(self, checks: Sequence[Check], jobs: int, started: Callable[[str], None]) -> None:
-        self._started = started
+    def __init__(self, checks: Sequence[Check], jobs: int, listener: Listener) -> None:
+        self._listener = listener
         self._stopped = threading.Event()
         self._waiting: queue.SimpleQueue[tuple[int, Check]] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[int, CheckOutcome | BaseException]] = queue.SimpleQueue()
+        self._outcomes: dict[int, CheckOutcome | BaseException] = {}
+        self._over = [threading.Event() for _ in checks]
         for numbered in enumerate(checks):
             self._waiting.put(numbered)
         jobs = min(jobs, len(checks))
@@ -73,16 +78,16 @@ class _Pool:
         """End what runs, and begin nothing more."""
         self._stopped.set()
 
-    def next_outcome(self) -> tuple[int, CheckOutcome]:
-        """The next that is known; an error of nanprobe's own in a thread is raised here."""
-        while True:
-            try:
-                number, outcome = self._done.get(timeout=_POLL_SECONDS)  # not for ever: Ctrl-C has to come through
-            except queue.Empty:
-                continue
-            if isinstance(outcome, BaseException):
-                raise outcome
-            return number, outcome
+    def outcome(self, number: int) -> CheckOutcome | None:
+        """Of a check that is over; an error of nanprobe's own in its thread is raised here."""
+        outcome = self._outcomes.get(number)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def wait(self, number: int) -> None:
+        """Until a check is over, but not for long: a signal is only seen between two waits."""
+        self._over[number].wait(_POLL_SECONDS)
 
     def _work(self, threads: int | None) -> None:
         with Bench(threads, self._watch) as bench:
@@ -92,14 +97,16 @@ class _Pool:
                 except queue.Empty:
                     return
                 try:
-                    self._done.put((number, self._run(check, bench)))
+                    self._outcomes[number] = self._run(check, bench)
                 except BaseException as error:
-                    self._done.put((number, error))
+                    self._outcomes[number] = error
+                self._listener.ended(check.recipe.name)
+                self._over[number].set()
 
     def _run(self, check: Check, bench: Bench) -> CheckOutcome:
         if self._stopped.is_set():
             return _unfinished(check, f"{INTERRUPTED} before it began", 0.0)
-        self._started(check.recipe.name)
+        self._listener.started(check.recipe.name)
         started = time.monotonic()
         try:
             with bench.launcher(check.plan.seed) as launcher:

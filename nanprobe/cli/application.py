@@ -16,6 +16,7 @@ import typer
 
 from nanprobe.errors import ExitCode, NanprobeError
 
+_RUN_A_SCRIPT = ("diagnose", "sweep-scale", "init")
 _ISSUES = "https://github.com/nanprobe/nanprobe/issues"
 # Base of every complaint about the command line, whichever package typer takes it from.
 _CommandLineError: type[Exception] = next(
@@ -96,7 +97,7 @@ def _fail(message: str, code: ExitCode) -> int:
 def _explain_command_line(error: Any, script_args: list[str]) -> str:
     message = error.format_message().rstrip(".").strip()
     message = message[:1].lower() + message[1:]
-    command = getattr(getattr(error, "ctx", None), "command_path", "nanprobe")  # "nanprobe report"
+    command = getattr(getattr(error, "ctx", None), "command_path", None) or "nanprobe"
     unknown = message.startswith(("no such option", "got unexpected extra argument"))
     if unknown and not script_args and command.endswith(_RUN_A_SCRIPT):
         return f"{message}; arguments for the script go after `--`: {command} train.py -- ARGS"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nanprobe.cli.application import Session
 from nanprobe.cli.completion import complete_check_format
 from nanprobe.cli.screen import report_width, show, wants_color
-from nanprobe.errors import ExitCode
+from nanprobe.cli.status_line import StatusLine
+from nanprobe.errors import ExitCode, UsageError
 from nanprobe.options import at_least, choose
 from nanprobe.reports.check import CheckFormat, make_check_report
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def check(
+    context: typer.Context,
     recipes: Annotated[
         list[str] | None,
         typer.Argument(
@@ -57,6 +60,9 @@ def check(
 
         nanprobe check smoke.recipe.yaml --format junit > report.xml
     """
+    session: Session = context.obj
+    if session.script_args:
+        raise UsageError(f"-- {' '.join(session.script_args)}: a script's arguments stand in its recipe, under `args`")
     form = choose("--format", report_format, {form.value: form for form in CheckFormat})
     at_least("--jobs", jobs, 1)
     from nanprobe.check import plan_checks
@@ -83,17 +89,18 @@ def _run(checks: tuple[Check, ...], jobs: int, form: CheckFormat) -> tuple[list[
 
     outcomes: list[CheckOutcome] = []
     interrupted = False
+    status = StatusLine(sys.stderr, len(checks))
     tell, finish = _reporting(form, [check.recipe.name for check in checks])
     try:
-        with (
-            _showing_progress(len(checks)) as started,
-            contextlib.closing(run_checks(checks, jobs, started)) as running,
-        ):
+        with contextlib.closing(run_checks(checks, jobs, status)) as running:
             for outcome in running:
                 outcomes.append(outcome)
+                status.clear()
                 tell(outcome)
+                status.draw()
     except KeyboardInterrupt:
         interrupted = True
+    status.clear()
     finish(outcomes)
     return outcomes, interrupted
 
@@ -116,24 +123,3 @@ def _say_on_stderr(outcome: CheckOutcome) -> None:
     from nanprobe.reports.check.wording import VERDICTS
 
     print(f"nanprobe: {outcome.name}: {VERDICTS[outcome.verdict]}, {outcome.seconds:.1f} s", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _showing_progress(count: int) -> Iterator[Callable[[str], None]]:
-    """On a terminal, one line at the bottom of stderr that says what runs now; gone when it is over."""
-    if not (sys.stderr.isatty() and sys.stdout.isatty()):
-        yield lambda name: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(stderr=True, highlight=False)
-    begun = 0
-    with console.status(Text("loading torch")) as status:
-
-        def started(name: str) -> None:
-            nonlocal begun
-            begun += 1
-            status.update(Text(f"{name}  {begun}/{count}"))
-
-        yield started

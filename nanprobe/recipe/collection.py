@@ -116,11 +116,13 @@ def search(folder: Path) -> list[Path]:
 
 
 def _files_in(folder: Path) -> list[Path]:
+    """The recipes right in a folder; `recipe.yaml` before those that are called after something."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     except OSError:
         return []
-    return [folder / name for name in names if name in _FILES or name.endswith(_ENDINGS)]
+    found = [name for name in names if name in _FILES or name.endswith(_ENDINGS)]
+    return [folder / name for name in sorted(found, key=lambda name: name not in _FILES)]
 
 
 def _looks_like_a_path(text: str) -> bool:
@@ -128,10 +130,9 @@ def _looks_like_a_path(text: str) -> bool:
 
 
 def _named_apart(recipes: Iterable[Recipe]) -> tuple[Recipe, ...]:
-    """Recipes of one name get their path for a name: lines, test cases and run directories have to be told apart."""
-    recipes = list(recipes)
-    count = Counter(recipe.name for recipe in recipes)
-    return tuple(
-        recipe if count[recipe.name] == 1 else replace(recipe, name=recipe.path.with_suffix("").as_posix())
-        for recipe in recipes
-    )
+    """Recipes of one name get their folder's before it, else their path: lines and run directories are told apart."""
+    named = list(recipes)
+    for longer in (lambda r: f"{r.path.absolute().parent.name}/{r.name}", lambda r: r.path.with_suffix("").as_posix()):
+        count = Counter(recipe.name for recipe in named)
+        named = [recipe if count[recipe.name] == 1 else replace(recipe, name=longer(recipe)) for recipe in named]
+    return tuple(named)

@@ -39,8 +39,8 @@ browser:
 test-frameworks: $(VENV)/.stamp-frameworks ## Diagnose real scripts on Transformers, Lightning, Accelerate and others
 	$(PY) -m pytest -m frameworks tests/frameworks
 
-casebook: $(VENV)/.stamp-dev ## Diagnose every script of the casebook (a quarter of an hour)
-	$(PY) -m pytest -m casebook tests/test_casebook.py
+casebook: $(VENV)/.stamp-dev ## Diagnose every script of the casebook, and try remedies (half an hour)
+	$(PY) -m pytest -m casebook tests/test_casebook.py tests/test_verify_casebook.py
 
 check: $(VENV)/.stamp-dev ## Check format, lint and types
 	$(PY) -m ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator
 
 from nanprobe.interventions import MasterWeights
@@ -161,7 +162,8 @@ def _ask_for_bfloat16(editor: Editor) -> bool:
             editor.replace(node, f"{script.text[start:end]}.bfloat16()")
             changed = True
         elif isinstance(node, ast.Call) and call_name(node) == "GradScaler":
-            set_keywords(editor, node, enabled="False")
+            with contextlib.suppress(NotEditable):  # settings unpacked with **; a scaler that is on does no harm
+                set_keywords(editor, node, enabled="False")
             changed = True
         elif isinstance(node, ast.Call) and call_name(node) == "autocast" and not _names_format(node):
             set_keywords(editor, node, dtype="torch.bfloat16")

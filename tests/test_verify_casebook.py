@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from command import run_nanprobe
 
 CASES = Path(__file__).parent / "cases"

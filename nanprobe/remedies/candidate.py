@@ -9,7 +9,8 @@ from enum import Enum
 from nanprobe.findings import Finding
 from nanprobe.interventions import EditedFile, Treatment
 from nanprobe.records import RunRecord, Source, StageName, StageTrace
-from nanprobe.remedies.script import Editor, Script
+from nanprobe.remedies.editor import Editor
+from nanprobe.remedies.script import NotEditable, Script
 from nanprobe.remedies.sources import Sources
 
 
@@ -81,6 +82,16 @@ class Case:
         """Whether the failing stage computes in half precision."""
         return self.trace.dtype != "float32"
 
+    @property
+    def computes_half(self) -> bool:
+        """Whether the operation at fault computes in half precision."""
+        finding = self.finding
+        for deep in self.trace.deep_steps:
+            for op in deep.ops:
+                if deep.step == finding.step and op.op == finding.op and op.source == finding.source and op.outputs:
+                    return op.outputs[0].dtype in ("float16", "bfloat16")
+        return self.low_dtype
+
     def script(self) -> Script | None:
         """The file of the finding's line."""
         return self.sources.script(self.finding.source)
@@ -118,3 +129,11 @@ def _replaced(base: Treatment, interventions: Iterable[object], changes: dict[st
 def finish(case: Case, kind: RemedyKind, text: str, editor: Editor, **changes: object) -> Candidate:
     """The candidate made of an editor's changes. Raises NotEditable."""
     return Candidate(kind, text, case.edited((editor.script, editor.finish()), **changes))
+
+
+def attempt(case: Case, kind: RemedyKind, text: str, editor: Editor) -> Candidate | None:
+    """The same; None where the text does not allow it."""
+    try:
+        return finish(case, kind, text, editor)
+    except NotEditable:
+        return None

@@ -9,7 +9,8 @@ from dataclasses import replace
 from nanprobe.interventions import DropRows
 from nanprobe.records import StageTrace
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
-from nanprobe.remedies.script import Editor, NotEditable
+from nanprobe.remedies.editor import Editor
+from nanprobe.remedies.script import NotEditable
 
 _ABSURD = 1e15  # Source: NP305's own rule
 _SHOWN = 6

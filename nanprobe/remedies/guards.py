@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nanprobe.remedies.editor import Editor, set_keywords
 from nanprobe.remedies.matching import is_method, operands
-from nanprobe.remedies.script import Editor, Script, call_name, keyword, set_keywords
+from nanprobe.remedies.script import Script, call_name, keyword
 
 
 @dataclass(frozen=True, slots=True)

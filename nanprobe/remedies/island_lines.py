@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from nanprobe.interventions import Islands
 from nanprobe.records import StageName, StageTrace
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
+from nanprobe.remedies.editor import Editor
 from nanprobe.remedies.precision import optimizer_calls
-from nanprobe.remedies.script import Editor, NotEditable, Script, call_name
+from nanprobe.remedies.script import NotEditable, Script, call_name
 from nanprobe.remedies.snippets import add_snippet
 
 

@@ -23,6 +23,7 @@ SHARE_OF_FALL = 0.5
 MAX_GROWTH = 10.0
 # A gradient this much smaller than the first step's may be flushed, it moves nothing any more: our choice.
 LEARNED = 1e-3
+STILL, THEN = "still ", "then "  # how the reason begins when a finding is the reason: the same one, or another
 _WINDOW = 5
 _EXTRA_STEPS = 10  # Source: the issue: at least 10 steps past the failing one
 
@@ -57,7 +58,7 @@ def judge(case: Case, treated: StageTrace, same_data: bool = True) -> Judgement:
     rules: list[Callable[[Case, StageTrace], str | None]] = [
         _did_not_end,
         _too_few_steps,
-        lambda *_: None if next_finding is None else f"then {next_finding.code}: {next_finding.title}",
+        lambda *_: None if next_finding is None else _still(case.finding, next_finding),
         _not_finite,
         _skips,
         _dead_gradients,
@@ -69,7 +70,7 @@ def judge(case: Case, treated: StageTrace, same_data: bool = True) -> Judgement:
     count = min(len(treated.steps), len(reference.steps)) if reference is not None else 0
     return Judgement(
         reason,
-        next_finding if reason and reason.startswith("then ") else None,
+        next_finding if reason and reason.startswith((STILL, THEN)) else None,
         _last_loss(treated.steps),
         None if reference is None or not count else _last_loss(reference.steps[:count]),
         gradient_error(case, treated) if same_data else _recheck_error(treated),
@@ -82,6 +83,11 @@ def gradient_error(case: Case, treated: StageTrace) -> float | None:
     """
     errors = [e for e in (_recheck_error(treated), _first_step_error(case, treated)) if e is not None]
     return max(errors, default=None)
+
+
+def _still(before: Finding, after: Finding) -> str:
+    same = (before.code, before.source) == (after.code, after.source)
+    return f"{STILL if same else THEN}{after.code}: {after.title}"
 
 
 def _first_error(treated: StageTrace) -> Finding | None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 from nanprobe.records import Source
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
-from nanprobe.remedies.script import Editor, NotEditable, Script, call_name
+from nanprobe.remedies.editor import Editor
+from nanprobe.remedies.script import NotEditable, Script, call_name
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
 Change = Callable[[Case, Script, Editor], str]  # raises NotEditable
@@ -39,7 +40,7 @@ def _unscale_before_clip(case: Case, script: Script, editor: Editor) -> str:
 
 
 def _step_through_scaler(case: Case, script: Script, editor: Editor) -> str:
-    scaler = _receiver(script, _first(case, script, "scaler.scale"), "scale")
+    scaler = _receiver(script, _needed(case, script, "scaler.scale")[0], "scale")
     updates = _methods(script, scaler, "update")
     for source in _here(case, script, "optimizer.step"):
         call, optimizer = script.method_call(source.line, "step")
@@ -50,7 +51,7 @@ def _step_through_scaler(case: Case, script: Script, editor: Editor) -> str:
 
 
 def _update_after_step(case: Case, script: Script, editor: Editor) -> str:
-    steps = _here(case, script, "scaler.step")
+    steps = _needed(case, script, "scaler.step")
     last = max(steps, key=lambda s: s.line)
     scaler = _receiver(script, last, "step")
     for call in _methods(script, scaler, "update"):  # in a place that is never come to, or comes too late
@@ -61,9 +62,9 @@ def _update_after_step(case: Case, script: Script, editor: Editor) -> str:
 
 def _update_with_step(case: Case, script: Script, editor: Editor) -> str:
     """`update` moved from every micro-batch to where the optimizer steps."""
-    if "update" not in str(case.finding.title):
-        return _clear_with_step(case, script, editor)
     line = case.finding.source.line if case.finding.source else 0
+    if not any(call.lineno == line for call in script.calls("update")):  # it is the step that is called too often
+        return _clear_with_step(case, script, editor)
     scaler = script.method_call(line, "update")[1]
     # From the text: a script that was stopped by the first update has not come to its step.
     steps = _methods(script, scaler, "step")
@@ -77,7 +78,7 @@ def _update_with_step(case: Case, script: Script, editor: Editor) -> str:
 
 def _clear_with_step(case: Case, script: Script, editor: Editor) -> str:
     """Gradients cleared after each step, so that none is applied twice."""
-    steps = _here(case, script, "scaler.step") or _here(case, script, "optimizer.step")
+    steps = _here(case, script, "scaler.step") or _needed(case, script, "optimizer.step")
     updates = _here(case, script, "scaler.update")
     last = max([*steps, *updates], key=lambda s: s.line)
     for optimizer in dict.fromkeys(_stepped(script, s) for s in steps):
@@ -100,7 +101,7 @@ def _unscale_once(case: Case, script: Script, editor: Editor) -> str:
 def _update_before_leaving(case: Case, script: Script, editor: Editor) -> str:
     """`update` before each `continue` that stands between `unscale_` and `update`."""
     scaler, _ = _scaler_step(case, script)
-    unscaled = min(s.line for s in _here(case, script, "scaler.unscale_"))
+    unscaled = min(s.line for s in _needed(case, script, "scaler.unscale_"))
     ends = [s.line for s in _here(case, script, "scaler.update", "scaler.step")]
     leaving = [
         n for n in ast.walk(script.tree) if isinstance(n, ast.Continue) and unscaled < n.lineno < max(ends, default=0)
@@ -180,18 +181,16 @@ def _here(case: Case, script: Script, *names: str) -> list[Source]:
     return [s for s in case.call_sources(*names) if s.file == script.path]
 
 
-def _first(case: Case, script: Script, *names: str) -> Source:
-    found = _here(case, script, *names)
+def _needed(case: Case, script: Script, name: str) -> list[Source]:
+    found = _here(case, script, name)
     if not found:
-        raise NotEditable(f"no {names[0]} in this file")
-    return found[0]
+        raise NotEditable(f"no {name} in this file")
+    return found
 
 
 def _scaler_step(case: Case, script: Script) -> tuple[str, list[str]]:
     """What the scaler is called, and the optimizers it steps."""
-    steps = _here(case, script, "scaler.step")
-    if not steps:
-        raise NotEditable("no scaler.step in this file")
+    steps = _needed(case, script, "scaler.step")
     return _receiver(script, steps[0], "step"), list(dict.fromkeys(_stepped(script, s) for s in steps))
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from nanprobe.interventions import MasterWeights
 from nanprobe.records import StageName
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind, finish
+from nanprobe.remedies.editor import Editor, set_keywords
 from nanprobe.remedies.matching import PRODUCTS, matches, operands, operation_names
-from nanprobe.remedies.script import Editor, NotEditable, Script, call_name, set_keywords
+from nanprobe.remedies.script import NotEditable, Script, call_name
 from nanprobe.remedies.snippets import SNIPPET_NAMES, add_snippet
 
 _LOOP_CALLS = frozenset({"backward", "step", "zero_grad"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from nanprobe.remedies.script import Editor
+from nanprobe.remedies.editor import Editor
 
 SNIPPET_NAMES = frozenset({"in_fp32", "fp32_masters", "warm_up"})
 

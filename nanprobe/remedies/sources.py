@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from nanprobe.interventions import EditedFile
 from nanprobe.records import Source
-from nanprobe.remedies.script import Script, unified_diff
+from nanprobe.remedies.editor import unified_diff
+from nanprobe.remedies.script import Script
 
 _INSTALLED = ("site-packages", "dist-packages")
 

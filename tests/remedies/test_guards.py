@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanprobe.remedies import safe
+from nanprobe.remedies import losses, safe
 from remedies.cases import MARK, case, edited
 
 # code, the operation as a finding names it, expression of x, a value at the edge, one away from it
@@ -106,7 +106,7 @@ LOGS = [
 @pytest.mark.parametrize(("line", "expected"), LOGS)
 def test_a_log_of_a_softmax_becomes_one_function(tmp_path: Path, line: str, expected: str) -> None:
     text = f"import torch\n\n\ndef f(x):\n    {line}{MARK}\n"
-    (candidate,) = safe.fused_log(case(tmp_path, text, "NP401", op="aten.log.default"))
+    (candidate,) = losses.fused_log(case(tmp_path, text, "NP401", op="aten.log.default"))
     assert expected in edited(candidate)
     value, gradient = evaluate(edited(candidate), [0.0, -200.0])
     assert value.isfinite().all() and gradient.isfinite().all()
@@ -114,7 +114,7 @@ def test_a_log_of_a_softmax_becomes_one_function(tmp_path: Path, line: str, expe
 
 def test_a_softmax_on_a_line_of_its_own_shares_its_logits(tmp_path: Path) -> None:
     text = f"import torch\n\n\ndef f(x):\n    p = torch.softmax(x * 2, dim=-1)\n    return p * torch.log(p){MARK}\n"
-    (candidate,) = safe.fused_log(case(tmp_path, text, "NP401", op="aten.log.default"))
+    (candidate,) = losses.fused_log(case(tmp_path, text, "NP401", op="aten.log.default"))
     assert "    p_logits = x * 2\n    p = torch.softmax(p_logits, dim=-1)\n" in edited(candidate)
     value, gradient = evaluate(edited(candidate), [0.0, -200.0])
     assert value.isfinite().all() and gradient.isfinite().all()
@@ -122,7 +122,7 @@ def test_a_softmax_on_a_line_of_its_own_shares_its_logits(tmp_path: Path) -> Non
 
 def test_a_log_of_something_else_is_no_softmax(tmp_path: Path) -> None:
     text = f"import torch\n\n\ndef f(x):\n    p = torch.relu(x)\n    return torch.log(p){MARK}\n"
-    assert list(safe.fused_log(case(tmp_path, text, "NP401", op="aten.log.default"))) == []
+    assert list(losses.fused_log(case(tmp_path, text, "NP401", op="aten.log.default"))) == []
 
 
 def test_a_masked_input_gets_a_double_where(tmp_path: Path) -> None:

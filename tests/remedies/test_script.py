@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nanprobe.remedies.script import Editor, NotEditable, Script, set_keywords, unified_diff
+from nanprobe.remedies.editor import Editor, set_keywords, unified_diff
+from nanprobe.remedies.script import NotEditable, Script
 from nanprobe.remedies.snippets import SNIPPET_NAMES, add_snippet, snippet
 
 LOOP = """import torch

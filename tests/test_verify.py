@@ -167,3 +167,37 @@ def test_when_nothing_can_be_tried_the_report_says_so(tmp_path: Path) -> None:
     result = run_nanprobe("diagnose", "train.py", "--verify", cwd=tmp_path)
     assert result.code == 1
     assert "Nothing that nanprobe could try from outside" in " ".join(result.stdout.split())
+
+
+def test_a_fault_in_an_imported_module_is_mended_there(tmp_path: Path) -> None:
+    package = tmp_path / "toy"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "lengths.py").write_text("def length(v):\n    return (v ** 2).sum(1).sqrt()\n")
+    (package / "train.py").write_text(
+        "import torch\nfrom toy.lengths import length\n\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(4, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor step in range(16):\n"
+        "    x = torch.rand(4, 4)\n    loss = length(model(x) * (0.0 if step == 2 else 1.0)).mean()\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    )
+    args = ("diagnose", "-m", "toy.train", "--verify", "--format", "json", "--output", "run")
+    document = json.loads(run_nanprobe(*args, cwd=tmp_path).stdout)
+    first = document["verdict"]["remedies"][0]
+    assert first["verified"] is True and first["diff"].startswith("--- a/toy/lengths.py")
+    assert "clamp" not in (package / "lengths.py").read_text()
+
+
+def test_a_contract_is_verified_too(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\n\n\ndef build_model():\n    torch.manual_seed(0)\n    return torch.nn.Linear(64, 1)\n\n\n"
+        "def build_data():\n    return [torch.randn(128, 64) for _ in range(30)]\n\n\n"
+        "def compute_loss(model, batch):\n    return (model(batch) - batch.sum(1)[:, None]).pow(2).sum() / 32\n\n\n"
+        "def build_optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr=0.5)\n"
+    )
+    args = ("diagnose", "model.py", "--verify", "--format", "json", "--output", "run")
+    document = json.loads(run_nanprobe(*args, cwd=tmp_path).stdout)
+    assert document["verdict"]["code"] == "NP501"
+    rates = [r for r in document["verdict"]["remedies"] if r["kind"] == "learning rate"]
+    assert rates[0]["verified"] is True and "lr=(0.5) * 0.1" in rates[0]["diff"]
+    # The loop is nanprobe's own: clipping can only be put in from outside, and there is no line of the user's for it.
+    assert any(r["kind"] == "clipping" and r["diff"] is None for r in document["verdict"]["remedies"])

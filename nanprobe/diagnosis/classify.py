@@ -16,9 +16,22 @@ def explain(scene: Scene, origin: Origin) -> Finding | None:
     """The finding for one origin; None when it is harmless, or the consequence of an earlier step."""
     if origin.op is None:
         return preparation.explain(scene, origin) or data.explain_external(scene, origin)
-    if origin.precise and scene.trail.low_precision:
+    if scene.trail.low_precision and (origin.precise or _left_alone(scene, origin)):
         return _precision(scene, origin)
     return data.explain_op(scene, origin) or _full_precision(scene, origin)
+
+
+def _left_alone(scene: Scene, origin: Origin) -> bool:
+    """Whether the re-check had already failed where the stage had not, and so says nothing of this Inf.
+
+    An element that rounding put on one side of an edge is on the other side in the re-check, or on the edge itself.
+    The format is then the likelier reason, unless the operation has an edge of its own.
+    """
+    op = origin_op(origin)
+    if origin.birth is not Birth.INF or edge_of(scene.trail, origin) is not None:
+        return False
+    values = [scene.trail.value(op, record) for record in op.inputs]
+    return not any(v.bad for v in values) and any(v.shadow_bad for v in values)
 
 
 def _precision(scene: Scene, origin: Origin) -> Finding | None:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from nanprobe.diagnosis import moments
 from nanprobe.diagnosis.overflow import beyond_format, writes_weights
 from nanprobe.diagnosis.scene import Scene, base_severity
-from nanprobe.diagnosis.trail import op_is_wrong
+from nanprobe.diagnosis.silent_overflow import OFF
+from nanprobe.diagnosis.trail import bad_count, op_is_wrong
 from nanprobe.diagnosis.wording import number_format
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import OpRecord, Phase
+from nanprobe.records import OpRecord, Phase, TensorStats
 
 # Once or twice is a hand-made scaler finding its scale; three times is a fault: our choice.
 _REPEATED = 3
@@ -43,7 +44,31 @@ def _overflows(scene: Scene, op: OpRecord) -> bool:
         return False
     if moments.writes_state(scene, op):
         return False
-    return scene.trail.reads_gradients(op) and not writes_weights(scene, op)
+    return scene.trail.reads_gradients(op) and not writes_weights(scene, op) and _does_harm(scene, op)
+
+
+def _does_harm(scene: Scene, origin: OpRecord) -> bool:
+    """Whether the Inf leaves something wrong behind; one that is cut to the limit it would be cut to anyway does not.
+
+    What no operation reads, the script may: it counts as harm.
+    """
+    seen, stack = {origin.index}, [origin]
+    while stack:
+        readers = [r for r in scene.trail.readers(stack.pop().index) if r.index not in seen]
+        if not readers:
+            return True
+        for reader in readers:
+            seen.add(reader.index)
+            if any(bad_count(s) for s in reader.outputs):
+                stack.append(reader)
+            elif any(_is_off(s) for s in reader.outputs):
+                return True
+    return False
+
+
+def _is_off(stats: TensorStats) -> bool:
+    shadow = stats.shadow_abs_max
+    return stats.flushed_count > 0 or (shadow is not None and abs(stats.abs_max - shadow) > OFF * shadow)
 
 
 def _attempts(births: list[tuple[Scene, OpRecord]]) -> int:

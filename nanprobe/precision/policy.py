@@ -55,7 +55,10 @@ def policy_for(request: StageRequest) -> StagePolicy:
         scaler = Who.NANPROBE if outside else Who.SCRIPT
         return StagePolicy(request.stage, autocast, True, True, Who.SCRIPT, scaler)
     dtype = low_weights or request.plan.dtype
-    return StagePolicy(request.stage, dtype, False, False, Who.NANPROBE, _scaler_around(facts, dtype))
+    # Where the script asks for no low precision by itself, a request for it follows the autocast put around the script
+    # (`mask.to(scores.dtype)`), and is part of what the script would compute under it.
+    follows = not (low_weights or facts.get("asked_low"))
+    return StagePolicy(request.stage, dtype, False, follows, Who.NANPROBE, _scaler_around(facts, dtype))
 
 
 def _scaler_around(facts: dict[str, object], dtype: str) -> Who:

@@ -103,6 +103,17 @@ LAYERS = {
     ),
 }  # fmt: skip
 
+# Layers that change no number: a verdict must stay the same with one of them put in.
+HARMLESS = {
+    "identity": Template(("self.same{n} = nn.Identity()",), ("h = self.same{n}(h)",), _EVERY),
+    "no_dropout": Template(("self.keep{n} = nn.Dropout(0.0)",), ("h = self.keep{n}(h)",), _EVERY),
+    "finite_mask": Template(
+        ('self.register_buffer("never{n}", torch.full((1,), float("-inf")), persistent=False)',),
+        ("h = torch.where(torch.isnan(self.never{n}), self.never{n}.to(h.dtype), h)",),
+        _EVERY,
+    ),
+}
+
 STEMS = {
     "vectors": Template(("self.stem = nn.Linear(FEATURES, {w})",), ("h = self.stem(x)",)),
     "sequences": Template(("self.stem = nn.Linear(FEATURES, {w})",), ("h = self.stem(x)",)),
@@ -110,6 +121,11 @@ STEMS = {
     "images": Template(("self.stem = nn.Conv2d(CHANNELS, {w}, 3, padding=1)",), ("h = self.stem(x)",)),
 }
 POOLS = {"vectors": None, "tokens": "h = h.mean(1)", "sequences": "h = h.mean(1)", "images": "h = h.mean((2, 3))"}
+
+
+def template_of(kind: str) -> Template:
+    """The template of a layer, harmless ones too."""
+    return LAYERS.get(kind) or HARMLESS[kind]
 
 
 def kinds_for(shape: str) -> tuple[str, ...]:

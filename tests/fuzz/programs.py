@@ -34,6 +34,7 @@ class Program:
     batch: int = 4
     steps: int = 6
     seed: int = 0
+    backwards: bool = False  # the model's parts are registered in the opposite order; no number changes by that
     fault: Fault | None = field(default=None)
 
     @property

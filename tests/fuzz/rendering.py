@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuzz.faults import Fault, fill
-from fuzz.layers import LAYERS, POOLS, STEMS
+from fuzz.layers import POOLS, STEMS, template_of
 from fuzz.loops import write_loop, write_optimizer
 from fuzz.page import Page
 from fuzz.programs import Layer, Program
@@ -92,8 +92,10 @@ def _write_model(page: Page, program: Program, witnessed: bool) -> None:
             page.write("super().__init__()", "self.calls = 0")
             _write_template(page, STEMS[program.shape].init, program, 0)
             for n, layer in enumerate(program.layers):
-                _write_template(page, LAYERS[layer.kind].init, program, n)
+                _write_template(page, template_of(layer.kind).init, program, n)
             page.write(f"self.head = nn.Linear({program.width}, {program.outputs})")
+            if program.backwards:
+                page.write("self._modules = dict(reversed(self._modules.items()))")
         page.write("")
         with page.block("def forward(self, x):"):
             page.write("self.calls += 1")
@@ -105,7 +107,7 @@ def _write_model(page: Page, program: Program, witnessed: bool) -> None:
             page.mark("stem")
             for n, layer in enumerate(program.layers):
                 _write_forward_fault(page, program, n, witnessed)
-                _write_template(page, LAYERS[layer.kind].forward, program, n, layer)
+                _write_template(page, template_of(layer.kind).forward, program, n, layer)
             _write_forward_fault(page, program, len(program.layers), witnessed)
             if (pool := POOLS[program.shape]) is not None:
                 page.write(pool)

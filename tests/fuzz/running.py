@@ -24,7 +24,7 @@ from nanprobe.progress import Progress
 from nanprobe.protocol import run_protocol
 from nanprobe.records import RunRecord, Target
 from nanprobe.target.child import record_stage
-from nanprobe.target.launcher import Exit
+from nanprobe.target.launcher import Exit, Launcher
 from nanprobe.target.output import OutputLog
 from nanprobe.target.status import INTERNAL_ERROR_STATUS
 
@@ -62,12 +62,12 @@ def _main_restored() -> Iterator[None]:
         sys.path[:], sys.argv[:], sys.orig_argv[:] = path, argv, original
 
 
-def diagnose_program(program: Program) -> Diagnosis:
-    """The diagnosis of a program, as `nanprobe diagnose` would make it."""
-    return diagnose(run_program(program))
+def diagnose_program(program: Program, launcher: Launcher | None = None) -> Diagnosis:
+    """The diagnosis of a program, as `nanprobe diagnose` would make it; in this process where no launcher is given."""
+    return diagnose(run_program(program, launcher))
 
 
-def run_program(program: Program) -> RunRecord:
+def run_program(program: Program, launcher: Launcher | None = None) -> RunRecord:
     """What the protocol records of a program."""
     importlib.import_module("torch._dynamo")  # the first optimizer would load it within a stage
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -77,6 +77,6 @@ def run_program(program: Program) -> RunRecord:
         mode = "contract" if program.form == "contract" else "script"
         steps = program.steps if program.form == "contract" else 50
         plan = RunPlan(Target(os.fspath(script), mode=mode), steps=steps, device="cpu", allow_writes=True)
-        return run_protocol(plan, folder / "run", InProcess(), Progress())
+        return run_protocol(plan, folder / "run", launcher or InProcess(), Progress())
     finally:
         shutil.rmtree(folder)

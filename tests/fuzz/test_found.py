@@ -91,3 +91,24 @@ def test_a_gradient_that_cancels_in_fp32_was_not_flushed(precision: str) -> None
     example = Program(layers=layers, width=4, task="classification", precision=precision, batch=2, seed=1)
     diagnosis = diagnose_program(example)
     assert judge(example, Expected(False), diagnosis) in GOOD, diagnosis.verdict
+
+
+def test_an_edge_that_only_the_recheck_meets_is_no_number_beyond_fp32() -> None:
+    layers = (Layer("residual"),)
+    check(
+        program(
+            "asin_clamped", layers=layers, shape="sequences", task="classification", seed=17, batch=6, steps=6, width=12
+        )
+    )
+
+
+def test_a_norm_that_overflows_and_is_clamped_again_is_not_what_flushed_the_gradients() -> None:
+    layers = (Layer("attention"),)
+    check(
+        program("loss_weight_tiny", layers=layers, shape="sequences", precision="half", optimizer="adam", clip="norm")
+    )
+
+
+def test_a_tensor_made_like_an_fp16_one_stays_fp16_under_the_autocast_put_around() -> None:
+    layers = tuple(map(Layer, ("finite_mask", "residual", "layer_norm")))
+    check(Program(layers=layers, optimizer="adam", fault=Fault("product_overflow", after=2, step=1, bits=20)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanprobe.cli.application import Session
-from nanprobe.cli.completion import complete_check_format
+from nanprobe.cli.completion import complete_check_format, complete_recipe
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.cli.status_line import StatusLine
 from nanprobe.errors import ExitCode, UsageError
@@ -29,6 +29,7 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE|DIR]...",
+            autocompletion=complete_recipe,
             help="Recipes: files, names, or folders to search. Default: ./nanprobe.yaml and ./recipes.",
         ),
     ] = None,

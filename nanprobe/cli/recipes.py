@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from nanprobe.cli.completion import complete_recipe
 from nanprobe.cli.screen import report_width, show, wants_color
 from nanprobe.errors import ExitCode
 from nanprobe.options import choose
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="One recipe to show: a name, or a file of your own.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=complete_recipe, help="One recipe to show: a name, or a file of your own."),
+    ] = None,
     report_format: Annotated[
         str, typer.Option("--format", metavar="terminal|json", help="Format of the list.")
     ] = "terminal",

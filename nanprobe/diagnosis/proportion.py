@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from nanprobe.diagnosis.compose import compose
+from nanprobe.diagnosis.noise import noisy_gradients
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.diagnosis.wording import figure, line_of
 from nanprobe.findings import Finding, Severity
@@ -89,7 +90,10 @@ def _never_scaled(trace: StageTrace, scale: float, wrong: list[_Ratio], call: Ca
 
 
 def _ratios(plain: StageTrace, scaled: StageTrace, scale: float) -> list[_Ratio]:
-    reference = {p.name: g for p, g in zip(plain.parameters, plain.steps[0].grad_abs_max, strict=False)}
+    """The parameters whose gradient is more than rounding noise: the quotient of two noises may be anything."""
+    noise = noisy_gradients(plain)
+    gradients = zip(plain.parameters, plain.steps[0].grad_abs_max, strict=False)
+    reference = {p.name: g for p, g in gradients if p.name not in noise}
     found = []
     for info, gradient in zip(scaled.parameters, scaled.steps[0].grad_abs_max, strict=False):
         expected = reference.get(info.name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from builders import (
+    Step,
     call,
     calls,
     error,
@@ -275,6 +276,16 @@ def test_gradients_out_of_proportion_behind_one_function() -> None:
 @pytest.mark.parametrize("factor", [1.0, 0.9, 3.0])
 def test_gradients_that_differ_by_rounding_are_silent(factor: float) -> None:
     assert diagnose(run(*scaled_gradients(factor, 1.0))).status is Status.HEALTHY
+
+
+def test_rounding_noise_is_in_no_proportion() -> None:
+    """The bias before a softmax has a gradient of exactly 0: what rounding leaves of it differs by any factor."""
+    plain, scaled = scaled_gradients(1024.0, 1.0)
+    deep = Step(0)
+    deep.grad("a.weight", deep.op("mm", deep.external(), phase=Phase.BACKWARD), relative_error=4.0)
+    noise = replace(plain, deep_steps=(deep.done(),))
+    assert diagnose(run(plain, scaled)).status is Status.FAILING
+    assert diagnose(run(noise, scaled)).status is Status.HEALTHY
 
 
 def custom_backward(node: str, *scalars: float, op: str = "div") -> StageTrace:

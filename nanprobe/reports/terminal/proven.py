@@ -16,7 +16,7 @@ def draw_proven(canvas: Canvas, verification: Verification) -> None:
     canvas.heading("PROVEN REMEDIES")
     tried = sorted(verification.tried, key=lambda r: not r.verified)
     helping = [r for r in tried if r.verified]
-    canvas.paragraph(_summary(verification, len(helping)), indent=2)
+    canvas.paragraph(summarize_trying(verification, len(helping)), indent=2)
     if tried:
         canvas.blank()
         _draw_table(canvas, tried)
@@ -28,7 +28,8 @@ def draw_proven(canvas: Canvas, verification: Verification) -> None:
             canvas.line("    ", (line, _DIFF_STYLES.get(line[:1], "")), whole=True)
 
 
-def _summary(verification: Verification, helping: int) -> str:
+def summarize_trying(verification: Verification, helping: int) -> str:
+    """How the trying ended, in a sentence; `helping`: how many of the remedies did."""
     stage, tried = verification.stage.value, len(verification.tried)
     took = f"{count_noun(verification.runs, 'run')} of the {stage} stage, {show_seconds(verification.seconds)}"
     if not tried:

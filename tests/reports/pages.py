@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import samples
 from loss_scale import sweeps
 from nanprobe.diagnosis import diagnose
-from nanprobe.findings import ChainLink, ChainValue, Diagnosis, Remedy, Severity
+from nanprobe.findings import ChainLink, ChainValue, Diagnosis, Remedy, RemedyCost, Severity, Verification
 from nanprobe.records import GradRecord, ParameterInfo, Phase, RunRecord, Source, StageName, StageTrace, Target
 from nanprobe.reports.formats import ReportFormat, make_report
 from nanprobe.reports.sweep import make_sweep_report
@@ -31,10 +31,10 @@ def page_of(name: str, directory: str = "/cache/run") -> str:
     """The page of a sample, or of a sweep."""
     if name.startswith("sweep "):
         return make_sweep_report(ReportFormat.HTML).render(sweeps.ALL[name.removeprefix("sweep ")]())
-    return render(*samples.ALL[name](directory))
+    return render(*(tried() if name == "tried" else samples.ALL[name](directory)))
 
 
-NAMES = (*samples.ALL, *(f"sweep {name}" for name in sweeps.ALL))
+NAMES = (*samples.ALL, "tried", *(f"sweep {name}" for name in sweeps.ALL))
 
 
 def hostile(text: str) -> tuple[RunRecord, Diagnosis]:
@@ -59,6 +59,22 @@ def hostile(text: str) -> tuple[RunRecord, Diagnosis]:
     found = (finding, replace(finding, severity=Severity.NOTE, code="NP102"))
     changed = replace(run, target=Target(text, (text,)), stages=tuple(stages), notices=(text,), directory=text)
     return changed, replace(answer, verdict=finding, findings=found, layers=layers)
+
+
+def tried() -> tuple[RunRecord, Diagnosis]:
+    """The overflow with its remedies tried: one that helps, with the lines to write, and one that does not."""
+    run, answer = samples.overflow("/cache/run")
+    helps = Remedy(
+        text="Run `encoder.layers.3.ffn` in FP32", verified=True, steps=50, kind="FP32 island",
+        cost=RemedyCost(1.08, None), final_loss=0.52, reference_loss=0.51931, gradient_error=0.0012,
+        diff="--- train.py\n+++ train.py\n@@ -14 +14 @@\n-        h = h * self.k\n+        h = h.float() * self.k",
+        losses=tuple(2.31 * 0.97**k for k in range(50)),
+    )  # fmt: skip
+    refused = Remedy(
+        "Lower `init_scale` to 2^10", False, 13, "loss scale", "step 12 is still not finite: NaN in the loss"
+    )
+    verification = Verification("NP101", StageName.AMP, (refused, helps), 4, 31.5, 120.0, "the budget was spent")
+    return run, answer.with_verification(verification)
 
 
 def with_exponents(grad: GradRecord, name: str) -> GradRecord:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -145,10 +146,19 @@ def test_long_runs_and_large_models_are_drawn_in_pieces(layers, steps):
 
 
 def test_a_tried_remedy_says_what_came_of_it(tmp_path):
-    from dataclasses import replace
-
     run, answer = samples.overflow(tmp_path)
-    tried = replace(answer.verdict, remedies=(Remedy("do `this`", True, 50), Remedy("or that", False, 12)))
-    page = Page(render(run, replace(answer, verdict=tried, findings=(tried,))))
+    tested = replace(answer.verdict, remedies=(Remedy("do `this`", True, 50), Remedy("or that", False, 12)))
+    page = Page(render(run, replace(answer, verdict=tested, findings=(tested,))))
     assert "tried over 50 steps: it works" in page.text and "tried over 12 steps: no help" in page.text
     assert "this" in page.texts
+
+
+def test_remedies_that_were_tried_stand_with_their_losses_and_their_lines():
+    page = Page(page_of("tried"))
+    answer = page.text[: page.text.index("From origin" if "From origin" in page.text else "Proven remedies")]
+    assert "1 of 2 remedies tried helped (4 runs of the amp stage, 31.5 s); the budget was spent." in page.text
+    for told in ("FP32 island", "0.1%", "1.08×", "+ h = h.float() * self.k", "step 12 is still not finite"):
+        assert told in page.text, told
+    assert "Lower" not in answer, "what was refused is no advice"
+    before_after = next(data for data in page.hover_data() if any("after 2.31" in text for text in data["texts"]))
+    assert before_after["texts"][0] == "fp32 2.31 · before 2.31 · after 2.31"

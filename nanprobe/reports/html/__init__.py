@@ -12,6 +12,7 @@ from nanprobe.reports.html.layers import layer_section
 from nanprobe.reports.html.losses import loss_section
 from nanprobe.reports.html.markup import Child, element
 from nanprobe.reports.html.page import masthead, page
+from nanprobe.reports.html.proven import proven_section
 from nanprobe.reports.html.ranges import range_section
 from nanprobe.reports.html.stages import stage_section
 from nanprobe.reports.html.verdict import answer
@@ -33,6 +34,7 @@ class HtmlReport:
         sections = [
             answer(run, diagnosis, summaries),
             *([chain_section(verdict)] if verdict is not None else []),
+            proven_section(run, diagnosis),
             finding_section(run, diagnosis),
             stage_section(run, summaries),
             loss_section(run),

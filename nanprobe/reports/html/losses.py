@@ -56,12 +56,13 @@ def describe(trace: StageTrace) -> str:
 
 def _lanes(trace: StageTrace) -> list[Lane]:
     return [
-        Lane("loss NaN/Inf", [_broken(step.loss) for step in trace.steps], "mark bad"),
-        Lane("grad NaN/Inf", [any(map(_broken, step.grad_abs_max)) for step in trace.steps], "mark hot"),
+        Lane("loss NaN/Inf", [is_broken(step.loss) for step in trace.steps], "mark bad"),
+        Lane("grad NaN/Inf", [any(map(is_broken, step.grad_abs_max)) for step in trace.steps], "mark hot"),
         Lane("weights NaN/Inf", [bool(step.nonfinite_weights) for step in trace.steps], "mark bad"),
         Lane("skipped", [step.skipped for step in trace.steps], "mark skip"),
     ]
 
 
-def _broken(value: float | None) -> bool:
+def is_broken(value: float | None) -> bool:
+    """Whether a number was measured and is not finite."""
     return value is not None and not math.isfinite(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nanprobe.findings import Diagnosis, Finding, Remedy, Status
+from nanprobe.findings import Diagnosis, Finding, Remedy, Status, Verification
 from nanprobe.records import ErrorRecord, RunRecord, Source
 from nanprobe.reports.evidence import list_evidence
 from nanprobe.reports.excerpt import read_excerpt, show_line
@@ -20,7 +20,7 @@ from nanprobe.reports.terminal.verdict import KIND_WORDS, list_places
 def answer(run: RunRecord, diagnosis: Diagnosis, summaries: Sequence[StageSummary]) -> Markup:
     """The first thing on the page."""
     if diagnosis.verdict is not None:
-        return _verdict(run, diagnosis.verdict)
+        return _verdict(run, diagnosis.verdict, diagnosis.verification)
     return _healthy(summaries) if diagnosis.status is Status.HEALTHY else _inconclusive(run, diagnosis)
 
 
@@ -30,7 +30,7 @@ def banner(style: str, sign: str, word: str, code: str | None, title: str, *part
     return element("section", head, element("h1", with_powers(title)), *parts, class_=f"answer {style}", id="verdict")
 
 
-def _verdict(run: RunRecord, verdict: Finding) -> Markup:
+def _verdict(run: RunRecord, verdict: Finding, verification: Verification | None) -> Markup:
     evidence = evidence_rows(run, verdict)
     where = element(
         "div",
@@ -45,7 +45,8 @@ def _verdict(run: RunRecord, verdict: Finding) -> Markup:
         join([element("h2", "Why"), element("p", with_code(verdict.why))]) if verdict.why else None,
         class_="half",
     )
-    todo = join([element("h2", "What to do"), remedy_list(verdict.remedies)]) if verdict.remedies else None
+    remedies = shown_remedies(verdict.remedies, verification)
+    todo = join([element("h2", "What to do"), remedy_list(remedies)]) if remedies else None
     columns = element("div", left, right, class_="halves")
     return banner("bad", "✖", KIND_WORDS[verdict.kind], verdict.code, verdict.title, columns, todo)
 
@@ -75,6 +76,11 @@ def show_source(source: Source) -> Markup:
 def remedy_list(remedies: Sequence[Remedy]) -> Markup:
     """Numbered, each with what came of it where it was tried."""
     return element("ol", *(element("li", with_code(r.text), _tried(r)) for r in remedies), class_="remedies")
+
+
+def shown_remedies(remedies: Sequence[Remedy], verification: Verification | None) -> list[Remedy]:
+    """What to do: all remedies, or, where they were tried, those that help and those that were not tried."""
+    return [remedy for remedy in remedies if verification is None or remedy.verified is not False]
 
 
 def with_code(words: str) -> Markup:

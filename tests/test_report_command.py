@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import samples
 from command import BASE, Result, run_nanprobe, run_python
+from nanprobe.findings import Remedy, Verification
+from nanprobe.records import StageName
 from nanprobe.reports.formats import ReportFormat
+from nanprobe.storage import write_run, write_verification
 
 FAILING = """
 import torch
@@ -125,6 +129,21 @@ def test_all_shows_every_layer(folder: Path, printed: dict[str, Result]) -> None
     plain = run_nanprobe("report", "run-healthy", cwd=folder).stdout
     every = run_nanprobe("report", "run-healthy", "--all", cwd=folder).stdout
     assert "healthy (2)" in every and "healthy (2)" not in plain
+
+
+def test_fail_on_is_that_of_diagnose(folder: Path, printed: dict[str, Result]) -> None:
+    assert run_nanprobe("report", "run-failing", "--fail-on", "none", cwd=folder).code == 0
+    refused = run_nanprobe("report", "run-failing", "--fail-on", "misery", cwd=folder)
+    assert (refused.code, refused.stdout) == (2, "")
+
+
+def test_remedies_that_were_tried_are_shown_again(tmp_path: Path) -> None:
+    record, _ = samples.overflow(tmp_path / "run")
+    write_run(record)
+    tried = (Remedy("run it in FP32", True, 50, kind="FP32 island"),)
+    write_verification(tmp_path / "run", Verification("NP101", StageName.AMP, tried, 1, 2.0, 60.0))
+    assert "PROVEN REMEDIES" in run_nanprobe("report", "run", cwd=tmp_path).stdout
+    assert "### Proven remedies" in run_nanprobe("report", "run", "--format", "markdown", cwd=tmp_path).stdout
 
 
 def test_last_is_the_newest_run_in_the_cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nanprobe.cli.completion import complete_format, complete_run
+from nanprobe.cli.completion import complete_fail_on, complete_format, complete_run
 from nanprobe.cli.formats import FORMATS, choose_format
 from nanprobe.cli.output_file import save
 from nanprobe.cli.screen import report_width, show, wants_color
@@ -35,6 +35,14 @@ def report(
         typer.Option("--output", "-o", metavar="FILE", help="Write the report to a file that is not there yet."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over FILE if it is there.")] = False,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            autocompletion=complete_fail_on,
+            help="As in diagnose; a sweep has no findings to choose from.",
+        ),
+    ] = "error",
     show_all: Annotated[bool, typer.Option("--all", help="Show every layer.")] = False,
 ) -> int:
     """Show the report of a saved run again, in any format.
@@ -49,7 +57,8 @@ def report(
         nanprobe report my-run -o report.md
     """
     form = choose_format(report_format, output)
-    text, code = _render(run, form, show_all, color=output is None and wants_color())
+    failing = FailOn.parse(fail_on)
+    text, code = _render(run, form, show_all, failing, color=output is None and wants_color())
     if output is None:
         show(text)
     else:
@@ -57,7 +66,7 @@ def report(
     return int(code)
 
 
-def _render(named: str, form: ReportFormat, show_all: bool, color: bool) -> tuple[str, ExitCode]:
+def _render(named: str, form: ReportFormat, show_all: bool, failing: FailOn, color: bool) -> tuple[str, ExitCode]:
     """The report, and the exit code of its run."""
     from nanprobe.storage import Command, find_run, read_head
 
@@ -74,5 +83,5 @@ def _render(named: str, form: ReportFormat, show_all: bool, color: bool) -> tupl
     from nanprobe.saved_run import read_answer
 
     run, diagnosis = read_answer(directory)
-    report = make_report(form, width=width, color=color, show_all=show_all)
-    return report.render(run, diagnosis), exit_code(diagnosis, FailOn.parse("error"), interrupted=False)
+    report = make_report(form, width=width, color=color, show_all=show_all, failing=failing)
+    return report.render(run, diagnosis), exit_code(diagnosis, failing, interrupted=False)

@@ -9,6 +9,7 @@ from nanprobe.interventions import Intervention
 from nanprobe.records import StageName, Target
 
 DEFAULT_STEPS = 50
+DEFAULT_BUDGET = 120.0  # seconds for trying remedies
 SETUP_STEP = -1  # in `deep_steps`: everything the script does before its first training step
 
 

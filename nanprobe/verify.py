@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nanprobe.findings import Diagnosis, Finding, Remedy, RemedyCost, Verification
 from nanprobe.interventions import Treatment
+from nanprobe.plan import DEFAULT_BUDGET
 from nanprobe.protocol import StageRunner
 from nanprobe.records import Outcome, RunRecord, StageTrace
 from nanprobe.remedies.candidate import Candidate, Case, RemedyKind
@@ -17,7 +19,6 @@ from nanprobe.remedies.judge import Judgement, judge, steps_wanted
 from nanprobe.remedies.sources import Sources
 from nanprobe.remedies.table import ISLAND_CODES, candidates
 
-DEFAULT_BUDGET = 120.0  # seconds
 _ROUNDS = 4  # a remedy that is right and not enough is carried on to the next finding so many times
 _CARRIED_ON = (RemedyKind.SAFE, RemedyKind.FUNCTION, RemedyKind.OPERAND, RemedyKind.EPS, RemedyKind.DATA)
 _INTERRUPTED = "interrupted by Ctrl-C"
@@ -72,15 +73,17 @@ class _Verifier:
         """Run a candidate; where it is right and not enough, carry it on; write down what came of it."""
         trace, judgement = self._measure(candidate)
         case = self.case
-        for _ in range(_ROUNDS):
-            following = None if judgement.verified else self._next(case, candidate, judgement)
-            if following is None:
-                break
-            case, candidate = following
-            trace, judgement = self._measure(candidate)
-        if judgement.verified and candidate.written is not None:
-            candidate, trace, judgement = self._written(candidate, trace, judgement)
-        self._note(candidate, trace, judgement)
+        try:
+            for _ in range(_ROUNDS):
+                following = None if judgement.verified else self._next(case, candidate, judgement)
+                if following is None:
+                    break
+                more = self._measure(following[1])
+                (case, candidate), (trace, judgement) = following, more
+            if judgement.verified and candidate.written is not None:
+                candidate, trace, judgement = self._written(candidate, trace, judgement)
+        finally:  # what is known by now counts, also when the time is up
+            self._note(candidate, trace, judgement)
 
     def _next(self, case: Case, candidate: Candidate, judgement: Judgement) -> tuple[Case, Candidate] | None:
         """The same kind of remedy for what fails now, on top of the one that was tried."""
@@ -127,10 +130,11 @@ class _Verifier:
         if self._longest > left:
             raise _OutOfBudget
         self.runs += 1
+        label = self._label()
         plan, finding = self.stages.plan, self.case.finding
         trace = self.stages.run_apart(
             finding.stage,
-            self._label(),
+            label,
             replace(
                 plan,
                 steps=steps_wanted(self.case, plan.steps),
@@ -146,6 +150,8 @@ class _Verifier:
             facts=dict(treatment.facts),
             deep_steps=() if finding.step is None else (max(finding.step, 0),),
         )
+        # What the script saved in this run is of no use to anyone, and may be large.
+        shutil.rmtree(self.stages.directory / "stages" / label / "overlay", ignore_errors=True)
         if trace.outcome is Outcome.TIMEOUT and left < plan.timeout:
             raise _OutOfBudget
         self._longest = max(self._longest, trace.seconds)

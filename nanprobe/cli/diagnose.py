@@ -23,7 +23,7 @@ from nanprobe.cli.screen import make_copy, report_width, show, wants_color
 from nanprobe.fail_on import FailOn
 from nanprobe.notation import DTYPES
 from nanprobe.options import DEVICES, at_least, choose, exit_code, parse_stages, positive
-from nanprobe.plan import DEFAULT_STEPS, RunPlan
+from nanprobe.plan import DEFAULT_BUDGET, DEFAULT_STEPS, RunPlan
 from nanprobe.reports.formats import ReportFormat
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def diagnose(
     ] = False,
     verify_budget: Annotated[
         float, typer.Option("--verify-budget", metavar="SECONDS", help="Time for trying remedies.")
-    ] = 120.0,
+    ] = DEFAULT_BUDGET,
     show_all: Annotated[bool, typer.Option("--all", help="Show healthy layers too.")] = False,
 ) -> int:
     """Run a training script in three precisions and say what breaks, why, and what to do.

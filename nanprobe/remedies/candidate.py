@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from nanprobe.findings import Finding
@@ -121,8 +121,6 @@ class Case:
 
 
 def _replaced(base: Treatment, interventions: Iterable[object], changes: dict[str, object]) -> Treatment:
-    from dataclasses import replace
-
     return replace(base, interventions=tuple(interventions), **changes)  # type: ignore[arg-type]
 
 

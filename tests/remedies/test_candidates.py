@@ -255,10 +255,6 @@ def test_an_island_is_a_decorator_or_a_loop_over_modules(tmp_path: Path) -> None
     assert 'for part in map(model.get_submodule, ("part.0", "part.1")):' in edited(written)
 
 
-FINITE = {"NP614", "NP618", "NP611", "NP612"}  # warnings, never a verdict
-UNTRIED = {"NP608", "NP613", "NP618", "NP614", "NP611", "NP612"}
-
-
 @pytest.mark.parametrize("code", sorted(CATALOGUE))
 def test_every_code_has_candidates_that_can_be_made(tmp_path: Path, code: str) -> None:
     found = amp_case(tmp_path, code, evidence={"unscaled_abs_max": 0.25, "constant": math.nan})

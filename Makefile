@@ -14,7 +14,7 @@ FUZZ ?=
 GPU_OUT ?= benchmarks/results/gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-frameworks browser casebook fuzz check format bench gpu-check clean
+.PHONY: help demo test test-browser test-frameworks browser test-recipes casebook fuzz check format bench gpu-check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ browser:
 
 test-frameworks: $(VENV)/.stamp-frameworks ## Diagnose real scripts on Transformers, Lightning, Accelerate and others
 	$(PY) -m pytest -m frameworks tests/frameworks
+
+test-recipes: $(VENV)/.stamp-dev ## Check every recipe: the failing scripts, and their fixed twins
+	$(VENV)/bin/nanprobe check recipes --jobs 2
 
 casebook: $(VENV)/.stamp-dev ## Diagnose every script of the casebook, and try remedies (half an hour)
 	$(PY) -m pytest -m casebook tests/test_casebook.py tests/test_verify_casebook.py

@@ -14,7 +14,7 @@ import pytest
 from command import run_nanprobe
 
 CASES = Path(__file__).parent / "cases"
-# The casebook of the issue, where it lies beside the repository.
+# The casebook after public bug reports, where it lies beside the repository.
 SHARED = next((p / "shared" / "cases" for p in CASES.parents if (p / "shared" / "cases" / "cases.tsv").exists()), None)
 # A learning rate that is NaN comes from the script's own arithmetic: nothing of the list mends that.
 BEYOND = {"47"}
@@ -53,7 +53,7 @@ def verify(script: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.casebook
-@pytest.mark.skipif(SHARED is None, reason="the issue's casebook is not beside the repository")
+@pytest.mark.skipif(SHARED is None, reason="the casebook after public bug reports is not beside the repository")
 @pytest.mark.parametrize("file", failing(SHARED))
 def test_a_remedy_is_found(file: str, tmp_path: Path) -> None:
     assert SHARED is not None

@@ -13,7 +13,7 @@ from nanprobe.findings import Finding, Kind, Severity
 from nanprobe.records import Outcome, StageName, StageTrace, StepRecord
 from nanprobe.remedies.candidate import Case
 
-# Source: the issue's own rule, a gradient error above 50% is no remedy.
+# More than half of a gradient wrong is another gradient: our choice.
 MAX_GRADIENT_ERROR = 0.5
 # A loss that falls by less than this share of its size does not count as falling: our choice.
 FALLS = 0.1
@@ -25,7 +25,7 @@ MAX_GROWTH = 10.0
 LEARNED = 1e-3
 STILL, THEN = "still ", "then "  # how the reason begins when a finding is the reason: the same one, or another
 _WINDOW = 5
-_EXTRA_STEPS = 10  # Source: the issue: at least 10 steps past the failing one
+_EXTRA_STEPS = 10  # past the failing one, so that the run shows more than one good step there: our choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from nanprobe.diagnosis.call_rules import CLEARS
 from nanprobe.diagnosis.compose import compose
@@ -25,6 +26,24 @@ def explain(trace: StageTrace) -> Finding | None:
         if all(sign in error.message for sign in signs):
             return explain(trace, error)
     return None
+
+
+def refused_autocast(trace: StageTrace) -> str | None:
+    """What PyTorch said when it refused the script's own code under an autocast that nanprobe put around it.
+
+    None when the stage ended otherwise, or autocast is the script's: two tensors of different formats that meet are
+    then a fault of the script, else of where nanprobe put autocast.
+    """
+    error = trace.error
+    if error is None or trace.as_written or trace.facts.get("autocast") != "nanprobe" or explain(trace) is not None:
+        return None
+    if error.kind not in ("RuntimeError", "TypeError", "NotImplementedError") or not _FORMATS.search(error.message):
+        return None
+    place = f" at {error.source.file.rpartition('/')[2]}:{error.source.line}" if error.source else ""
+    return f"{error.kind}: {' '.join(error.message.split())[:160]}{place}"
+
+
+_FORMATS = re.compile(r"\bdtypes?\b|scalar type|\b(Half|BFloat16)\b|same type|data type")
 
 
 def _singular(trace: StageTrace, error: ErrorRecord) -> Finding | None:
@@ -112,6 +131,13 @@ def _last_two_unscales(trace: StageTrace) -> tuple[int, int] | None:
     return (positions[-2], positions[-1]) if len(positions) >= 2 else None
 
 
+def _never_scaled(trace: StageTrace, error: ErrorRecord) -> Finding:
+    """NP619: `scaler.step` with no `scaler.scale` before it, at the backward call that should have had one."""
+    found = _refusal(trace, error, "NP619", {"scale": "a loss scale that was never set"})
+    call = next((c for c in reversed(trace.calls) if c.name == "backward"), None)
+    return found if call is None or call.source is None else replace(found, source=call.source)
+
+
 def _updated_without_step(trace: StageTrace, error: ErrorRecord) -> Finding:
     steps = sum(c.name == "scaler.step" for c in trace.calls)
     updates = 1 + sum(c.name == "scaler.update" for c in trace.calls)
@@ -164,6 +190,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Find
     (("binary_cross_entropy", "autocast"), _bce),
     (("Attempting to unscale FP16 gradients",), _half_with_scaler),
     (("unscale_() has already been called",), _unscaled_twice),
+    (("did not use scaler.scale(loss or outputs)",), _never_scaled),
     (("No inf checks were recorded prior to update",), _updated_without_step),
     (("linalg.",), _singular),
     (("all elements of input should be between 0 and 1",), _no_probability),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from nanprobe.plan import StageRequest
+from nanprobe.plan import NARROW_AUTOCAST, StageRequest
 from nanprobe.records import StageName
 
 
@@ -31,6 +31,7 @@ class StagePolicy:
     autocast: Who
     scaler: Who
     rounding: bool = False  # every result is rounded to `dtype` by nanprobe, tensors stay float32
+    narrow: bool = False  # nanprobe's autocast holds for the models' own forward, whose outputs are made float32
 
     @property
     def low_precision(self) -> bool:
@@ -55,7 +56,8 @@ def policy_for(request: StageRequest) -> StagePolicy:
         scaler = Who.NANPROBE if outside else Who.SCRIPT
         return StagePolicy(request.stage, autocast, True, True, Who.SCRIPT, scaler)
     dtype = low_weights or request.plan.dtype
-    return StagePolicy(request.stage, dtype, False, False, Who.NANPROBE, _scaler_around(facts, dtype))
+    narrow = bool(facts.get(NARROW_AUTOCAST))
+    return StagePolicy(request.stage, dtype, False, False, Who.NANPROBE, _scaler_around(facts, dtype), narrow=narrow)
 
 
 def _scaler_around(facts: dict[str, object], dtype: str) -> Who:

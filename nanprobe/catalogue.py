@@ -536,7 +536,7 @@ _LATER_MISUSE = (
         "A backward call with no `scale` before it in a step of the scaler, and gradients that are those of the fp32 "
         "stage divided by the scale.",
         (
-            "Write `scaler.scale(loss).backward()` at line {line}, or add the losses up and scale the sum.",
+            "Write `scaler.scale(loss).backward()` where `backward` is called, or add the losses up and scale the sum.",
             "Give that loss an optimizer of its own, stepped without the scaler.",
         ),
         _AMP,
@@ -557,10 +557,11 @@ _LATER_MISUSE = (
     Entry(
         "NP621",
         Kind.MISUSE,
-        "the loss scale stays at {scale} although {skipped} steps were skipped",
+        "the loss scale is set back to {scale} again and again, and {skipped} steps are skipped",
         "GradScaler halves its scale after an overflow. One that is set to a fixed number, or made anew in the loop, "
         "overflows again at every later step of that size and skips them all.",
-        "After every skipped step the next one began at the same scale or a higher one.",
+        "After every skipped step the next one begins at the same scale or a higher one; or scalers are made again and "
+        "again, each beginning with a skipped step.",
         (
             "Make the GradScaler once, before the loop, and call `scaler.update()` without a new scale (line {line}).",
             "With a fixed scale, choose one that holds: `nanprobe sweep-scale` says which.",

@@ -10,6 +10,7 @@ from nanprobe.records import StageName, Target
 
 DEFAULT_STEPS = 50
 DEFAULT_BUDGET = 120.0  # seconds for trying remedies
+NARROW_AUTOCAST = "narrow_autocast"  # in `facts`: PyTorch refuses what the script does under a wider autocast
 SETUP_STEP = -1  # in `deep_steps`: everything the script does before its first training step
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import nanprobe
 from nanprobe.diagnosis import fails
+from nanprobe.diagnosis.refusals import refused_autocast
 from nanprobe.diagnosis.symptoms import steps_to_rerun
-from nanprobe.plan import RunPlan, StageRequest
+from nanprobe.plan import NARROW_AUTOCAST, RunPlan, StageRequest
 from nanprobe.progress import Progress
 from nanprobe.records import Outcome, RunRecord, StageName, StageTrace
 from nanprobe.storage import TraceTail, TraceWriter, read_stage, stage_directory, trace_path, write_run
@@ -120,7 +121,7 @@ class StageRunner:
         if name is not StageName.FP32 and self._facts is None:
             self._scout()
         request = self._request(name, self.plan, stage_directory(self.directory, name))
-        trace = self._run_process(request)
+        trace, request = self._run_or_narrow(request)
         self._note(trace)
         self.traces += (trace,)
         self.progress.stage_finished(trace)
@@ -138,9 +139,39 @@ class StageRunner:
         """
         request = self._request(name, plan, self.directory / "stages" / label)
         changes["facts"] = {**request.facts, **changes.get("facts", {})}
-        trace = self._run_process(replace(request, label=label, **changes))
+        trace, _ = self._run_or_narrow(replace(request, label=label, **changes))
         self.progress.stage_finished(trace, label)
         return trace
+
+    def _run_or_narrow(self, request: StageRequest) -> tuple[StageTrace, StageRequest]:
+        """Run a stage; where PyTorch refuses the autocast put around it, once more with a narrower one.
+
+        The trace of the better try, with a notice of the other, and the request it was run with. Later runs begin with
+        the narrow one.
+        """
+        trace = self._run_process(request)
+        refusal = None if request.facts.get(NARROW_AUTOCAST) else refused_autocast(trace)
+        if refusal is None:
+            return trace, request
+        self.progress.stage_finished(trace, request.label)
+        narrow = replace(request, facts={**request.facts, NARROW_AUTOCAST: True})
+        directory = Path(request.directory)
+        aside = directory.with_name(f"{directory.name}-refused")
+        directory.rename(aside)
+        directory.mkdir()
+        second = self._run_process(narrow)
+        told = f"{request.stage.value}: under autocast around the whole step PyTorch refused the script ({refusal}); "
+        if len(second.steps) > len(trace.steps) or second.outcome is Outcome.COMPLETED:
+            self._facts = {**(self._facts or {}), NARROW_AUTOCAST: True}
+            told += "run again with autocast around the model's forward only, its outputs cast to float32"
+        else:
+            directory.rename(directory.with_name(f"{directory.name}-narrow"))
+            aside.rename(directory)
+            narrow = request
+            told += "a second try, with autocast around the model's forward only, came no further"
+        with TraceWriter(trace_path(directory)) as writer:
+            writer.write_notice(told)
+        return read_stage(directory), narrow
 
     def interrupt(self) -> None:
         """Keep what the running stage has written; the stages that did not begin are skipped."""

@@ -49,8 +49,8 @@ _FUNCTIONS: dict[str, Function] = {
             "elements", "std", "var", "std_mean", "var_mean"),
     **_same("a factor of 0", "keep the factors away from 0, `x.clamp(min=1e-6)`, or take the product as "
             "`torch.exp(torch.log(x.clamp(min=1e-6)).sum(-1))`", "prod", "cumprod"),
-    **_same("a vector of length 0", "write `F.normalize(x, dim=-1, eps=1e-6)` or `F.cosine_similarity(a, b, "
-            "eps=1e-6)`, and look at why the vector is 0", "normalize", "cosine_similarity"),
+    **_same("a vector of length 0", "write `F.normalize(x, dim=-1, eps=1e-4)` or `F.cosine_similarity(a, b, "
+            "eps=1e-4)`, and look at why the vector is 0", "normalize", "cosine_similarity"),
     **_same("a row without variance", "give the layer an eps that is not 0 (1e-5), or more than one feature",
             "native_layer_norm", "layer_norm", "native_group_norm", "group_norm"),
     **_same("equal eigenvalues", "break the tie, `a + 1e-4 * torch.diag(torch.arange(n))`, or detach the vectors and "

@@ -12,7 +12,7 @@ from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.symptoms import graph_is_cut, nonfinite_names
 from nanprobe.diagnosis.wording import figure, percent
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import Phase, Source, StageName, StageTrace
+from nanprobe.records import CallRecord, Phase, Source, StageName, StageTrace
 
 
 def findings(trace: StageTrace) -> list[Finding]:
@@ -25,7 +25,7 @@ def findings(trace: StageTrace) -> list[Finding]:
         scaler_with_bf16,
         low_precision_weights,
         many_skipped,
-        scale_never_falls,
+        scale_set_back,
         schedule_runs_on,
         resuming.scaler_not_restored,
     )
@@ -192,18 +192,20 @@ def _overflowing(trace: StageTrace) -> tuple[str | None, int]:
     return name, last.count(name)
 
 
-def scale_never_falls(trace: StageTrace) -> Finding | None:
-    """NP621: steps are skipped, and the next step's scale is as high as before, every time."""
+def scale_set_back(trace: StageTrace) -> Finding | None:
+    """NP621: what the scaler learns from a skipped step is undone: a fixed scale, or a new scaler in the loop."""
     habit = scale_habit(trace)
-    scales = {s.index: s.loss_scale for s in trace.steps}
-    pairs = [(scales[k], scales.get(k + 1)) for k in habit.steps]
-    known = [(before, after) for before, after in pairs if before is not None and after is not None]
-    made = [c for c in trace.calls if c.name == "scaler.init" and c.step > 0]
-    updated = [c for c in trace.calls if c.name == "scaler.update"]
-    if len(known) < MIN_SKIPS or any(after < before for before, after in known) or not (made or updated):
+    if len(habit.steps) < MIN_SKIPS:
         return None
-    call = (made or updated)[0]
-    how = "a new GradScaler is made in the loop" if made else "`scaler.update` leaves it as it was"
+    made = _made_again(trace)
+    call = made or next((c for c in trace.calls if c.name == "scaler.update"), None)
+    if call is None or (made is None and not _never_falls(trace)):
+        return None
+    how = (
+        "A new GradScaler is made in the loop, and begins each time with a step that is skipped."
+        if made is not None
+        else "After every skipped step `scaler.update` left the scale as high as it was, or higher."
+    )
     return compose(
         trace,
         "NP621",
@@ -211,10 +213,28 @@ def scale_never_falls(trace: StageTrace) -> Finding | None:
         step=habit.steps[0],
         phase=Phase.CALLS,
         source=call.source,
-        slots={"scale": figure(known[-1][1]), "skipped": len(habit.steps)},
+        slots={"scale": figure(habit.first_scale), "skipped": len(habit.steps)},
         evidence=habit.evidence(),
-        why=f"{habit.sentence()} After every skipped step the next one began at the same scale or a higher one: {how}.",
+        why=f"{habit.sentence()} {how}",
     )
+
+
+def _made_again(trace: StageTrace) -> CallRecord | None:
+    """The line that makes a scaler again and again, the next step being skipped nearly every time."""
+    made = [c for c in trace.calls if c.name == "scaler.init" and c.details.get("enabled") is not False]
+    skipped = {s.index for s in trace.steps if s.skipped}
+    bad = [c for c in made if c.step in skipped]
+    if len(made) < MIN_SKIPS or len({c.source for c in made}) > 1 or 2 * len(bad) < len(made):
+        return None
+    return made[0]
+
+
+def _never_falls(trace: StageTrace) -> bool:
+    """Whether each skipped step is followed by one at the same scale or a higher one."""
+    scales = {s.index: s.loss_scale for s in trace.steps}
+    pairs = [(scales[s.index], scales.get(s.index + 1)) for s in trace.steps if s.skipped]
+    known = [(before, after) for before, after in pairs if before is not None and after is not None]
+    return len(known) >= MIN_SKIPS and all(after >= before for before, after in known)
 
 
 def schedule_runs_on(trace: StageTrace) -> Finding | None:

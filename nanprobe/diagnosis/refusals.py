@@ -28,6 +28,24 @@ def explain(trace: StageTrace) -> Finding | None:
     return None
 
 
+def refused_autocast(trace: StageTrace) -> str | None:
+    """What PyTorch said when it refused the script's own code under an autocast that nanprobe put around it.
+
+    None when the stage ended otherwise, or autocast is the script's: two tensors of different formats that meet are
+    then a fault of the script, else of where nanprobe put autocast.
+    """
+    error = trace.error
+    if error is None or trace.as_written or trace.facts.get("autocast") != "nanprobe" or explain(trace) is not None:
+        return None
+    if error.kind not in ("RuntimeError", "TypeError", "NotImplementedError") or not _FORMATS.search(error.message):
+        return None
+    place = f" at {error.source.file.rpartition('/')[2]}:{error.source.line}" if error.source else ""
+    return f"{error.kind}: {' '.join(error.message.split())[:160]}{place}"
+
+
+_FORMATS = re.compile(r"\bdtypes?\b|scalar type|\b(Half|BFloat16)\b|same type|data type")
+
+
 def _singular(trace: StageTrace, error: ErrorRecord) -> Finding | None:
     """NP415: a matrix that has no decomposition; one with NaN in it has another cause, which the walk back finds."""
     if "non-finite" in error.message or "NaN" in error.message:
@@ -113,6 +131,13 @@ def _last_two_unscales(trace: StageTrace) -> tuple[int, int] | None:
     return (positions[-2], positions[-1]) if len(positions) >= 2 else None
 
 
+def _never_scaled(trace: StageTrace, error: ErrorRecord) -> Finding:
+    """NP619: `scaler.step` with no `scaler.scale` before it, at the backward call that should have had one."""
+    found = _refusal(trace, error, "NP619", {"scale": "a loss scale that was never set"})
+    call = next((c for c in reversed(trace.calls) if c.name == "backward"), None)
+    return found if call is None or call.source is None else replace(found, source=call.source)
+
+
 def _updated_without_step(trace: StageTrace, error: ErrorRecord) -> Finding:
     steps = sum(c.name == "scaler.step" for c in trace.calls)
     updates = 1 + sum(c.name == "scaler.update" for c in trace.calls)
@@ -176,6 +201,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[StageTrace, ErrorRecord], Find
     (("unscale_() has already been called",), _unscaled_twice),
     (("unscale_() is being called after step()",), _not_updated),
     (("step() has already been called since the last update()",), _not_updated),
+    (("did not use scaler.scale(loss or outputs)",), _never_scaled),
     (("No inf checks were recorded prior to update",), _updated_without_step),
     (("linalg.",), _singular),
     (("all elements of input should be between 0 and 1",), _no_probability),

@@ -17,7 +17,7 @@ from nanprobe.precision.autocast import cuda_autocast_on_cpu
 from nanprobe.precision.containment import Containment
 from nanprobe.precision.gradient_taps import GradientTaps, tapped_autocast
 from nanprobe.precision.half_compute import HalfComputeMode
-from nanprobe.precision.outside_amp import OutsideAutocast, OutsideScaler
+from nanprobe.precision.outside_amp import OutsideAutocast, OutsideScaler, in_float32
 from nanprobe.precision.policy import StagePolicy, Who
 from nanprobe.precision.rounding import RoundingMode, round_to_grid_
 from nanprobe.records import StageName
@@ -89,19 +89,26 @@ class StageConduct:
             return self.policy.dtype
         return str(tensor.dtype).removeprefix("torch.")
 
-    def enter_forward(self, args: Any) -> Any:
+    def enter_forward(self, args: Any, has_parameters: bool = True) -> Any:
         """A model is called; its inputs on the stage's grid, as copies, or None to leave them alone."""
-        if self._autocast is not None:
+        if self._autocast is not None and (has_parameters or not self.policy.narrow):
             self._autocast.enter()
         if self._rounding is None:
             return None
         self._rounding.enabled = self._on_grid = True
         return tuple(self._rounded_copy(a) for a in args)
 
-    def leave_forward(self) -> None:
-        """A model has returned; what follows an evaluation is not part of a step's forward."""
-        if self._autocast is not None and not torch.is_grad_enabled():
+    def leave_forward(self, output: Any) -> Any:
+        """A model has returned; what to return in its place, or None for the same.
+
+        What follows an evaluation is not part of a step's forward.
+        """
+        if self._autocast is None:
+            return None
+        narrow = self.policy.narrow and self._autocast.is_on
+        if narrow or not torch.is_grad_enabled():
             self._autocast.leave()
+        return in_float32(output) if narrow else None
 
     def before_backward(self, tensors: Any, gradients: Callable[[], list[Tensor]]) -> Any:
         """Backward is called; what it is to start from."""

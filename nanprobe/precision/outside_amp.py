@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from nanprobe.plan import ScalerSettings
@@ -27,12 +28,17 @@ class OwnAutocast(torch.autocast):
 
 
 class OutsideAutocast:
-    """Autocast from a model's forward to backward."""
+    """Autocast from a model's forward to backward, or for the forward alone."""
 
     def __init__(self, device_type: str, dtype: torch.dtype) -> None:
         self._device_type = device_type
         self._dtype = dtype
         self._context: Any = None
+
+    @property
+    def is_on(self) -> bool:
+        """Between `enter` and `leave`."""
+        return self._context is not None
 
     def enter(self) -> None:
         """Autocast is on from here; does nothing when it is."""
@@ -45,6 +51,17 @@ class OutsideAutocast:
         if self._context is not None:
             context, self._context = self._context, None
             context.__exit__(None, None, None)
+
+
+def in_float32(output: Any) -> Any:
+    """A model's output with its FP16 and bf16 tensors in float32, whatever holds them; None when there are none."""
+    low = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor) and t.dtype in _LOW]
+    if not low:
+        return None
+    return pytree.tree_map_only(Tensor, lambda t: t.to(torch.float32) if t.dtype in _LOW else t, output)
+
+
+_LOW = (torch.float16, torch.bfloat16)
 
 
 class OutsideScaler:

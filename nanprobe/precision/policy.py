@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from nanprobe.plan import StageRequest
+from nanprobe.plan import NARROW_AUTOCAST, StageRequest
 from nanprobe.records import StageName
 
 
@@ -31,6 +31,7 @@ class StagePolicy:
     autocast: Who
     scaler: Who
     rounding: bool = False  # every result is rounded to `dtype` by nanprobe, tensors stay float32
+    narrow: bool = False  # nanprobe's autocast holds for the models' own forward, whose outputs are made float32
 
     @property
     def low_precision(self) -> bool:
@@ -58,7 +59,8 @@ def policy_for(request: StageRequest) -> StagePolicy:
     # Where the script asks for no low precision by itself, a request for it follows the autocast put around the script
     # (`mask.to(scores.dtype)`), and is part of what the script would compute under it.
     follows = not (low_weights or facts.get("asked_low"))
-    return StagePolicy(request.stage, dtype, False, follows, Who.NANPROBE, _scaler_around(facts, dtype))
+    narrow = bool(facts.get(NARROW_AUTOCAST))
+    return StagePolicy(request.stage, dtype, False, follows, Who.NANPROBE, _scaler_around(facts, dtype), narrow=narrow)
 
 
 def _scaler_around(facts: dict[str, object], dtype: str) -> Who:

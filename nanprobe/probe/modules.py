@@ -17,10 +17,10 @@ class ModuleWatch:
     Args:
         timeline: told how deep the stack is.
         entered: called with a module called from outside any module, and its arguments; may return new arguments.
-        left: called when that module has returned.
+        left: called with the output when that module has returned; may return another one.
     """
 
-    def __init__(self, timeline: Timeline, entered: Callable[[Module, Any], Any], left: Callable[[], None]) -> None:
+    def __init__(self, timeline: Timeline, entered: Callable[[Module, Any], Any], left: Callable[[Any], Any]) -> None:
         self._timeline = timeline
         self._entered = entered
         self._left = left
@@ -62,12 +62,11 @@ class ModuleWatch:
         self._timeline.module_depth += 1
         return replaced
 
-    def _leave(self, module: Module, args: Any, output: Any) -> None:
+    def _leave(self, module: Module, args: Any, output: Any) -> Any:
         if not self._stack:
-            return
+            return None
         while self._stack and self._stack.pop() is not module:
             pass  # a forward that raised before its own hook could run
         del self._again[len(self._stack) :]
         self._timeline.module_depth = len(self._stack)
-        if not self._stack:
-            self._left()
+        return None if self._stack else self._left(output)

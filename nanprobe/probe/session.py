@@ -254,7 +254,7 @@ class StageSession:
         self._unfinished_forward = self._training and module.training and torch.is_grad_enabled()
         if self._watches_forward:
             self._refresh_names()
-        return self._conduct.enter_forward(args)
+        return self._conduct.enter_forward(args, next(module.parameters(), None) is not None)
 
     # Optimizer hooks.
 

@@ -20,6 +20,7 @@ from builders import (
     trace,
 )
 from nanprobe.diagnosis import diagnose, findings_of
+from nanprobe.diagnosis.refusals import refused_autocast
 from nanprobe.findings import Kind, Severity, Status
 from nanprobe.records import CallRecord, ExternalKind, Outcome, Phase, StageName, StageTrace
 
@@ -195,6 +196,7 @@ REFUSALS = [
     ("No inf checks were recorded for this optimizer.", "NP607"),
     ("element 0 of tensors does not require grad and does not have a grad_fn", "NP607"),
     ("value cannot be converted to type at::Half without overflow", "NP109"),
+    ("Attempted unscale_ but _scale is None. Your script did not use scaler.scale(loss or outputs) earlier", "NP619"),
     ("Target 4 is out of bounds.", "NP302"),
     ("linalg.cholesky: The factorization could not be completed: not positive-definite", "NP415"),
     (
@@ -338,20 +340,32 @@ def test_many_skipped_steps_name_the_layer_that_overflows() -> None:
     assert finding.parameter == "b.weight" and "b.weight" in finding.remedies[0].text
 
 
-def pinned(*scales: float, made: bool = False) -> StageTrace:
-    steps = tuple(step_record(k, skipped=k % 5 == 4, loss_scale=scale) for k, scale in enumerate(scales))
-    loop = ("scaler.init", *GOOD_LOOP) if made else GOOD_LOOP
-    return amp(calls(*loop, steps=len(scales)), steps=steps)
+def pinned(*scales: float, made: int = 0) -> StageTrace:
+    """Every fifth step is skipped; with `made`, in a loop that makes a scaler every so many steps."""
+    period = made or 5
+    steps = tuple(step_record(k, skipped=k % period == (0 if made else 4), loss_scale=s) for k, s in enumerate(scales))
+    new = tuple(call("scaler.init", k, 8, enabled=True) for k in range(0, len(scales), made)) if made else ()
+    return amp((*new, *calls(*GOOD_LOOP, steps=len(scales))), steps=steps)
 
 
 def test_a_scale_that_never_falls() -> None:
     assert "NP621" in codes(pinned(*[65536.0] * 30))
-    (finding,) = [f for f in findings_of(pinned(*[65536.0] * 30, made=True)) if f.code == "NP621"]
-    assert finding.source is not None and finding.source.line == 50 and "new GradScaler" in finding.why
+
+
+def test_a_scaler_that_is_made_in_the_loop() -> None:
+    stage = pinned(*[65536.0, 32768.0, 32768.0, 32768.0, 32768.0, 32768.0] * 5, made=6)
+    (finding,) = [f for f in findings_of(stage) if f.code == "NP621"]
+    assert finding.source is not None and finding.source.line == 8 and "new GradScaler" in finding.why
 
 
 def test_a_scale_that_falls_once_is_silent() -> None:
-    assert "NP621" not in codes(pinned(*[65536.0] * 5, *[32768.0] * 25), Severity.ERROR, Severity.WARNING)
+    assert "NP621" not in codes(pinned(*[65536.0] * 5, *[32768.0] * 25), *Severity)
+
+
+def test_two_scalers_are_silent() -> None:
+    stage = pinned(*[65536.0 / 2 ** (k // 5) for k in range(30)])
+    two = tuple(call("scaler.init", 0, at, enabled=True) for at in (8, 9))
+    assert "NP621" not in codes(replace(stage, calls=(*two, *stage.calls)), *Severity)
 
 
 def resumed(*before: CallRecord, scaler: int = 0, skipped: int = 3) -> StageTrace:
@@ -403,3 +417,35 @@ def test_a_loss_scaled_by_hand_is_silent() -> None:
     plain, scaled = scaled_gradients(1.0, 1.0)
     made = (call("backward", at=30), call("scaler.step"), call("scaler.update"))
     assert diagnose(run(plain, replace(scaled, calls=made))).status is Status.HEALTHY
+
+
+MIXED = (
+    "Index put requires the source and destination dtypes match, got Float for the destination and Half for the source."
+)
+
+
+def put_around(message: str, kind: str = "RuntimeError", **details: object) -> StageTrace:
+    plain: dict[str, object] = {"as_written": False, "facts": {"autocast": "nanprobe"}}
+    return amp((), error=error(message, kind), outcome=Outcome.CRASHED, **{**plain, **details})
+
+
+def test_what_is_refused_under_an_autocast_of_nanprobes_own() -> None:
+    said = refused_autocast(put_around(MIXED))
+    assert said is not None and said.startswith("RuntimeError: Index put requires") and said.endswith("train.py:70")
+    assert refused_autocast(put_around("expected scalar type Float but found Half")) is not None
+    assert refused_autocast(put_around("\"lu_cpu\" not implemented for 'Half'", "NotImplementedError")) is not None
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        put_around(MIXED, as_written=True),  # the script's own autocast: its own fault
+        put_around(MIXED, facts={"autocast": "script"}),
+        put_around("The size of tensor a (3) must match the size of tensor b (4)"),
+        put_around(MIXED, "ValueError"),
+        put_around("Attempting to unscale FP16 gradients. dtype"),  # has a finding of its own
+        amp(()),
+    ],
+)
+def test_what_no_narrower_autocast_would_cure(stage: StageTrace) -> None:
+    assert refused_autocast(stage) is None

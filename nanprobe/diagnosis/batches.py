@@ -129,6 +129,11 @@ def _indices(batch: BatchRecord, field: ExternalRecord) -> tuple[int, ...]:
 
 
 def _place(external: ExternalRecord, index: int | None, indices: tuple[int, ...]) -> BatchPlace:
-    picked = tuple(indices[row] for row in external.rows if row < len(indices)) if external.rows else indices
     columns = external.columns if len(external.stats.shape) > 1 else ()
-    return BatchPlace(index, external.rows, picked[:16], columns)
+    return BatchPlace(index, external.rows, picked(external, indices), columns)
+
+
+def picked(external: ExternalRecord, indices: tuple[int, ...]) -> tuple[int, ...]:
+    """The samples of the data set in the rows that stand out; those of all rows where none does; at most 16."""
+    rows = external.rows
+    return (tuple(indices[row] for row in rows if row < len(indices)) if rows else indices)[:16]

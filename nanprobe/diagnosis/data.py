@@ -7,6 +7,7 @@ from nanprobe.diagnosis.batches import (
     items_of,
     label_of,
     nonfinite_holder,
+    picked,
     place_in_gathering,
     place_in_loading,
     place_of,
@@ -18,8 +19,8 @@ from nanprobe.diagnosis.origins import Birth, Origin, origin_op
 from nanprobe.diagnosis.scene import Scene, base_severity
 from nanprobe.diagnosis.trail import base_name
 from nanprobe.diagnosis.wording import figure, line_of, op_label
-from nanprobe.findings import Finding
-from nanprobe.records import ExternalKind, ExternalRecord, OpRecord, Phase
+from nanprobe.findings import BatchPlace, Finding
+from nanprobe.records import ExternalKind, ExternalRecord, OpRecord, Phase, StageTrace
 
 # A number this large is none that a sensor, an image or a sound delivers: our choice.
 ABSURD = 1e15
@@ -64,7 +65,7 @@ def absurd_input(scene: Scene, external: ExternalRecord, value: float, op: OpRec
     typical = typical_abs_max(scene.trace, scene.step, value)
     if value < ABSURD and not (typical and value > ABSURD_RATIO * typical):
         return None
-    compared = f"where other batches stay below {figure(typical)}" if typical else "far beyond any measured quantity"
+    compared = _compared(typical)
     place = place_of(scene.trace, scene.step, external, value)
     label = label_of(external, place)
     sane = figure(typical * 1e3 if typical else 1e6)
@@ -85,6 +86,45 @@ def absurd_input(scene: Scene, external: ExternalRecord, value: float, op: OpRec
         why=f"{op_label(op)} at line {line_of(op.source)} is the first result beyond FP32; followed back by magnitude, "
         f"it comes from {label}, whose largest value is {figure(value)}, {compared}.",
     )
+
+
+def absurd_batch(trace: StageTrace, found: Finding) -> Finding | None:
+    """The finding (NP305) for a batch, handed out before `found` happened, with a number beyond reason in it.
+
+    Such a number goes through a step or two as a finite one, and what it has made of the weights looks like divergence.
+    """
+    handed_out = [(b, f) for b in trace.batches if found.step is None or b.step <= found.step for f in b.fields]
+    absurd = [(b, f) for b, f in handed_out if f.stats.abs_max >= ABSURD]
+    if not absurd:
+        return None
+    batch, field = absurd[0]
+    value = field.stats.abs_max
+    place = BatchPlace(batch.index, field.rows, picked(field, batch.dataset_indices), field.columns)
+    label = label_of(field, place)
+    typical = typical_abs_max(trace, batch.step, value)
+    compared = _compared(typical)
+    return compose(
+        trace,
+        "NP305",
+        severity=found.severity,
+        step=batch.step,
+        phase=Phase.DATA,
+        source=found.source,
+        batch=place,
+        slots={
+            "where": label,
+            "value": figure(value),
+            "compared": compared,
+            "items": items_of(place),
+            "sane": figure(typical * 1e3 if typical else 1e6),
+        },
+        evidence={"input_abs_max": value, "typical_abs_max": typical},
+        why=f"{label} reaches {figure(value)}, {compared}, and step {found.step} fails after it: {found.title}.",
+    )
+
+
+def _compared(typical: float | None) -> str:
+    return f"where other batches stay below {figure(typical)}" if typical else "far beyond any measured quantity"
 
 
 def written_on_purpose(scene: Scene, op: OpRecord) -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nanprobe.diagnosis import (
     classify,
+    data,
     divergence,
     fallback,
     gradient_norms,
@@ -31,7 +32,7 @@ from nanprobe.diagnosis.symptoms import abandoned_steps, starts
 from nanprobe.diagnosis.wording import figure
 from nanprobe.findings import Finding, Kind, Severity
 from nanprobe.plan import SETUP_STEP
-from nanprobe.records import Outcome, Phase, StageTrace
+from nanprobe.records import Outcome, Phase, StageName, StageTrace
 
 
 def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
@@ -46,6 +47,7 @@ def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
     found += gradient_norms.findings(scenes)
     found = _without_advice_that_cannot_work(found, no_safe_scale.findings(scenes))
     found += _of_whole_stage(trace, found)
+    found = [_led_back_to_data(trace, f) for f in found]
     return _sorted(_merged(_without_echoes(found)))
 
 
@@ -140,6 +142,17 @@ def _collapsed(trace: StageTrace, errors: list[Finding]) -> Finding:
         evidence=habit.evidence(),
         why=habit.sentence(),
     )
+
+
+# What numbers beyond FP32 are called where nothing is known of where they came from.
+_MAGNITUDE = frozenset({"NP105", "NP108", "NP501"})
+
+
+def _led_back_to_data(trace: StageTrace, finding: Finding) -> Finding:
+    """The batch behind a magnitude that FP32 itself cannot hold, where one was beyond reason; else the finding."""
+    if finding.code not in _MAGNITUDE or finding.severity is not Severity.ERROR or trace.name is not StageName.FP32:
+        return finding
+    return data.absurd_batch(trace, finding) or finding
 
 
 def _without_echoes(found: list[Finding]) -> list[Finding]:

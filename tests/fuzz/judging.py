@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from fuzz.faults import Trace
-from fuzz.oracle import Course, in_full, in_low, lost_norm, run_plain
+from fuzz.oracle import Course, gradient_error, in_full, in_low, lost_norm, run_plain
 from fuzz.programs import Program
 from fuzz.rendering import render, spoilt_row
 from nanprobe.findings import Diagnosis, Finding, Severity, Status
@@ -15,6 +15,8 @@ from nanprobe.findings import Diagnosis, Finding, Severity, Status
 # section 6 (half of the norm, nine in ten elements), and what the first step alone says about all of them.
 LOST = (0.25, 0.8)
 STILL = (0.6, 0.97)
+# How far gradients are from FP32's before they count as wrong; FP16's rounding alone stays below the first.
+WRONG = (0.03, 0.4)
 # So many skipped steps of a few are a search for the scale.
 CALIBRATION = 1
 
@@ -88,10 +90,14 @@ def _bites(program: Program, full: Course, low: Course) -> bool | None:
         return _between(low.still_fraction, STILL)
     if low.poisoned:
         return True
-    if low.fault_hit and low.bad_gradients:
-        return True
-    if low.fault_hit and low.last_dead - full.last_dead:
-        return True
+    if low.hits:
+        errors = [gradient_error(full, low, number) for number in low.hits]
+        seen = [error for error in errors if error is not None]
+        if seen:
+            return _between(max(seen), WRONG)
+        # Every gradient is beyond the format: for the scale alone, or without one too?
+        unscaled = run_plain(replace(in_low(program), init_scale=1.0))
+        return True if unscaled.bad_gradients else None
     # At a scale of 1 there is no scale to blame: a gradient that overflows there is the fault itself.
     if low.bad_gradients and program.init_scale <= 1.0:
         return True

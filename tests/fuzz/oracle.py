@@ -33,11 +33,11 @@ class Course:
     bad_gradient: int | None = None
     bad_weights: int | None = None
     bad_gradients: int = 0  # backward passes that left a gradient that is not finite
-    fault_hit: bool = False  # the fault's result was not finite
+    hits: list[int] = field(default_factory=list)  # backward passes before which the fault's result was not finite
+    gradients: list[dict[str, Tensor]] = field(default_factory=list)  # of each backward pass, unscaled
     passes: int = 0
     losses: list[float] = field(default_factory=list)
     error: str | None = None  # the exception that ended it
-    first_gradients: dict[str, Tensor] = field(default_factory=dict)  # unscaled
     last_dead: frozenset[str] = frozenset()  # parameters whose gradient is exactly 0 in the last pass
     still_fraction: float = 0.0  # share of elements with a gradient that the first update left as they were
 
@@ -68,7 +68,7 @@ class Witness:
     def fault(self, result: Tensor) -> None:
         """The fault's lines have run."""
         if not torch.isfinite(result).all():
-            self.course.fault_hit = True
+            self.course.hits.append(self.course.passes)
 
     def backward(self, model: Any, loss: Tensor, scale: float) -> None:
         """A backward pass is done."""
@@ -83,8 +83,8 @@ class Witness:
             course.bad_gradient = here if course.bad_gradient is None else course.bad_gradient
             course.bad_gradients += 1
         course.last_dead = frozenset(name for name, g in grads.items() if not g.any())
+        course.gradients.append({name: g.detach().clone().double() / scale for name, g in grads.items()})
         if here == 0:
-            course.first_gradients = {name: g.detach().clone().double() / scale for name, g in grads.items()}
             self._weights = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def update(self, model: Any) -> None:
@@ -96,7 +96,7 @@ class Witness:
         moved = {name: now[name] != w for name, w in self._weights.items()}
         if not self._updated and any(m.any() for m in moved.values()):
             self._updated = True
-            meant = {name: g != 0 for name, g in course.first_gradients.items()}
+            meant = {name: g != 0 for name, g in course.gradients[0].items()}
             total = sum(int(m.sum()) for m in meant.values())
             still = sum(int((m & ~moved[name]).sum()) for name, m in meant.items())
             course.still_fraction = still / max(1, total)
@@ -142,11 +142,25 @@ def in_low(program: Program) -> Program:
 
 def lost_norm(full: Course, low: Course) -> float:
     """The largest share of a parameter's first gradient that FP32 has and low precision has not."""
-    norms = {name: float(g.norm()) for name, g in full.first_gradients.items()}
-    largest = max(norms.values(), default=0.0)
-    lost = [
-        float(g[low.first_gradients[name] == 0].norm()) / norms[name]
-        for name, g in full.first_gradients.items()
-        if name in low.first_gradients and norms[name] > NOISE * largest
-    ]
-    return max(lost, default=0.0)
+    pairs = _signals(full, low, 0)
+    return max((float(g[h == 0].norm() / g.norm()) for g, h in pairs), default=0.0)
+
+
+def gradient_error(full: Course, low: Course, number: int) -> float | None:
+    """How far the gradients of a backward pass are from FP32's, as a share of their norm, in the worst parameter.
+
+    None where they are not finite.
+    """
+    pairs = _signals(full, low, number)
+    if any(not torch.isfinite(h).all() for _, h in pairs):
+        return None
+    return max((float((g - h).norm() / g.norm()) for g, h in pairs), default=0.0)
+
+
+def _signals(full: Course, low: Course, number: int) -> list[tuple[Tensor, Tensor]]:
+    """The gradients of one backward pass in both runs, without those that are rounding noise."""
+    if number >= min(len(full.gradients), len(low.gradients)):
+        return []
+    there, here = full.gradients[number], low.gradients[number]
+    largest = max((float(g.norm()) for g in there.values()), default=0.0)
+    return [(g, here[name]) for name, g in there.items() if name in here and float(g.norm()) > NOISE * largest]

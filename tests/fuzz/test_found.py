@@ -34,7 +34,7 @@ def check(example: Program) -> Diagnosis:
 
 def test_an_inf_that_is_divided_away_is_named_by_its_wrong_gradients() -> None:
     example = program("norm_overflow", shape="images", layers=DROPOUT)
-    assert run_plain(in_low(example)).fault_hit
+    assert run_plain(in_low(example)).hits
     verdict = check(example).verdict
     assert verdict is not None and verdict.code == "NP101"
     assert "away from its FP32 re-check" in verdict.why

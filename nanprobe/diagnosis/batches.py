@@ -84,7 +84,8 @@ def items_of(place: BatchPlace | None) -> str:
     if place is None:
         return "the tensor"
     if place.dataset_indices:
-        return f"dataset items {listed(place.dataset_indices)}"
+        items = "dataset item" if len(place.dataset_indices) == 1 else "dataset items"
+        return f"{items} {listed(place.dataset_indices)}"
     batch = f"batch {place.index}" if place.index is not None else "the batch"
     return f"rows {listed(place.rows)} of {batch}" if place.rows else batch
 

@@ -102,7 +102,7 @@ def test_the_item_of_the_data_set(name: str) -> None:
     assert finding.code == "NP301" and finding.batch is not None
     assert (finding.batch.dataset_indices, finding.batch.columns) == ((BAD,), (1,))
     assert finding.batch.index is not None and len(finding.batch.rows) == 1
-    assert f"dataset items {BAD}" in finding.remedies[0].text
+    assert f"dataset item {BAD}" in finding.remedies[0].text
 
 
 def test_samples_left_out_leave_the_items_unknown() -> None:

@@ -31,7 +31,7 @@ test-browser: $(VENV)/.stamp-dev browser ## Open the HTML report in a real brows
 	$(PY) -m pytest -m browser tests/reports
 
 browser:
-	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 		echo "installing chromium ..."; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	} || echo "chromium cannot be installed here (Debian and root only); the browser tests will be skipped"

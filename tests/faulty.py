@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from nanprobe.findings import Kind
 
 _AMP_LOOP = """
-def train(model, criterion, lr=1e-2, steps=24):
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+def train(model, criterion, lr=1e-3, steps=24):
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
     for step in range(steps):
         x = torch.rand(8, 8)
         y = x.mean(1, keepdim=True)
@@ -47,21 +47,22 @@ torch.manual_seed(0)
 
 class Energy(nn.Module):
     def forward(self, x, step):
-        x = x * (600.0 if step % 6 == 5 else 1.0)
+        x = x * (1200.0 if step % 6 == 5 else 1.0)
         return torch.log1p(x * x)
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
+        self.body = nn.Linear(8, 8)
         self.energy = Energy()
         self.head = nn.Linear(8, 1)
 
     def forward(self, x, step):
-        return self.head(self.energy(x, step))
+        return self.head(self.energy(self.body(x), step))
 
 
-train(Net(), nn.MSELoss(), lr=1e-4)
+train(Net(), nn.MSELoss())
 """,
     ),
     Faulty(

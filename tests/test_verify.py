@@ -191,7 +191,8 @@ def test_a_contract_is_verified_too(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import torch\n\n\ndef build_model():\n    torch.manual_seed(0)\n    return torch.nn.Linear(64, 1)\n\n\n"
         "def build_data():\n    return [torch.randn(128, 64) for _ in range(30)]\n\n\n"
-        "def compute_loss(model, batch):\n    return (model(batch) - batch.sum(1)[:, None]).pow(2).sum() / 32\n\n\n"
+        "def compute_loss(model, batch):\n    goal = batch.sum(1, keepdim=True)\n"
+        "    return torch.nn.functional.mse_loss(model(batch), goal, reduction='sum') / 32\n\n\n"
         "def build_optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr=0.5)\n"
     )
     args = ("diagnose", "model.py", "--verify", "--format", "json", "--output", "run")

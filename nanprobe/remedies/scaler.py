@@ -114,7 +114,9 @@ def _scaler_with(case: Case, init: float | None, growth: int | None, skips: int)
         values["init_scale"] = f"{init:.1f}" if init >= 1.0 else repr(init)
     if growth is not None:
         values["growth_interval"] = str(growth)
-    text = f"GradScaler({', '.join(f'{k}={v}' for k, v in values.items())}), {skips} skips in the replay"
+    text = f"GradScaler({', '.join(f'{k}={v}' for k, v in values.items())})"
+    if case.finding.code == "NP103":  # else it is not the scale that overflows, and the replay says nothing
+        text += f", {skips} skips in the replay"
     if case.as_written:
         for source in case.call_sources("scaler.init"):
             script = case.sources.script(source)

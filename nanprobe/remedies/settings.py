@@ -13,6 +13,7 @@ from nanprobe.remedies.precision import optimizer_calls
 from nanprobe.remedies.script import NotEditable, Script, call_name, keyword
 from nanprobe.remedies.snippets import add_snippet
 
+_WITHOUT_EPS = frozenset({"SGD", "LBFGS", "Rprop", "ASGD", ""})
 SAFE_EPS = 1e-4  # FP16's smallest normal number is 6.1e-5
 
 
@@ -68,8 +69,11 @@ def warm_up(case: Case) -> Iterator[Candidate]:
 
 def optimizer_eps(case: Case) -> Iterator[Candidate]:
     """An eps that the weights' format can hold."""
+    names = {(s.optimizer or "").partition("#")[0] for s in case.trace.steps}
+    if names <= _WITHOUT_EPS:
+        return
     for script, call in optimizer_calls(case):
-        if call_name(call) in ("SGD", "LBFGS"):
+        if call_name(call) in _WITHOUT_EPS:
             continue
         editor = Editor(script)
         try:

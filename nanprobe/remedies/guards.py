@@ -71,12 +71,12 @@ def _shifted(full: str, half: str) -> Guard:
 
 def _is_guarded(divisor: str) -> bool:
     """Whether an earlier remedy has been at a denominator."""
-    return divisor.startswith("torch.where(") or re.search(r"\.clamp\(min=1e-[48]\)$", divisor) is not None
+    return divisor.startswith("torch.where(") or re.search(r"\.clamp\(min=1e-[46]\)$", divisor) is not None
 
 
 def _second_clamped(scene: Scene, expression: ast.expr) -> bool:
     """xlogy(x, y) -> y kept above 0."""
-    parts, guard = list(operands(expression)), f".clamp(min={scene.bound('1e-7', '1e-4')})"
+    parts, guard = list(operands(expression)), f".clamp(min={scene.bound('1e-6', '1e-4')})"
     if len(parts) < 2 or scene.script.source(parts[1]).endswith(guard):
         return False
     scene.editor.replace(parts[1], f"{scene.script.operand(parts[1])}{guard}")
@@ -101,7 +101,7 @@ def _denominator(template: str) -> Guard:
         divisor = parts[1] if len(parts) > 1 else parts[0] if parts else None
         if divisor is None or isinstance(divisor, ast.Constant) or _is_guarded(scene.script.source(divisor)):
             return False
-        eps = scene.bound("1e-8", "1e-4")
+        eps = scene.bound("1e-6", "1e-4")
         text = template.format(x=scene.script.operand(divisor), whole=scene.script.source(divisor), eps=eps)
         scene.editor.replace(divisor, text)
         return True
@@ -113,7 +113,7 @@ def _population_std(scene: Scene, expression: ast.expr) -> bool:
     """Std -> the root of the biased variance plus eps: finite for one element and for equal ones."""
     if not isinstance(expression, ast.Call) or call_name(expression) not in ("std", "var"):
         return False
-    script, eps = scene.script, scene.bound("1e-8", "1e-4")
+    script, eps = scene.script, scene.bound("1e-6", "1e-4")
     receiver, *rest = operands(expression)
     given = [script.source(a) for a in rest]
     named = [
@@ -221,14 +221,14 @@ def _rule(names: str, text: str, apply: Guard) -> Rule:
     return Rule(frozenset(names.split()), text, apply)
 
 
-# Source: the derivative formulas in PyTorch's derivatives.yaml; the bounds are our choice: their derivatives stay below
-# 1e8 in FP32 and 1e4 in FP16.
 ATTENTION = Rule(frozenset(), "unmask rows in which every key is masked", _with_a_key)  # whatever the module is called
+# Source: the derivative formulas in PyTorch's derivatives.yaml. The bounds are our choice: FP16 can hold those for FP32
+# as well, so that a script mended in FP32 does not fail under autocast; derivatives stay below 1e6, or 1e4 in FP16.
 RULES = (
-    _rule("log log2 log10", "clamp the argument of the logarithm", _clamped("min=1e-7", "min=1e-4")),
+    _rule("log log2 log10", "clamp the argument of the logarithm", _clamped("min=1e-6", "min=1e-4")),
     _rule("log1p", "clamp the argument of log1p above -1", _clamped("min=-1 + 1e-6", "min=-1 + 1e-3")),
-    _rule("sqrt rsqrt", "clamp under the root", _clamped("min=1e-8", "min=1e-4")),
-    _rule("pow float_power", "clamp the base of the power", _clamped("min=1e-7", "min=1e-3")),
+    _rule("sqrt rsqrt", "clamp under the root", _clamped("min=1e-6", "min=1e-4")),
+    _rule("pow float_power", "clamp the base of the power", _clamped("min=1e-6", "min=1e-3")),
     _rule(
         "div true_divide divide reciprocal", "keep the denominator away from 0", _denominator("{x}.clamp(min={eps})")
     ),
@@ -237,7 +237,7 @@ RULES = (
         "replace a denominator that is 0 (double where)",
         _denominator("torch.where({x}.abs() < {eps}, torch.full_like({x}, {eps}), {whole})"),
     ),
-    _rule("norm vector_norm linalg_vector_norm", "keep the vector away from 0", _shifted("1e-8", "1e-4")),
+    _rule("norm vector_norm linalg_vector_norm", "keep the vector away from 0", _shifted("1e-6", "1e-4")),
     _rule("cdist pdist dist pairwise_distance", "keep equal points apart", _shifted("1e-6", "1e-3")),
     _rule("std var", "the biased variance, with eps under the root", _population_std),
     _rule("softmax log_softmax logsumexp", "a finite number for -Inf", _clamped("min=-1e30", "min=-3e4")),
@@ -255,7 +255,7 @@ RULES = (
     _rule("normalize cosine_similarity cosine_embedding_loss", "a larger eps", _wider_eps),
     _rule("svd eigh eig svdvals eigvalsh cholesky inv inverse slogdet logdet", "keep singular values apart", _apart),
     _rule("xlogy xlog1py", "keep the argument of the logarithm above 0", _second_clamped),
-    _rule("prod cumprod", "keep the factors away from 0", _clamped("min=1e-8", "min=1e-4")),
+    _rule("prod cumprod", "keep the factors away from 0", _clamped("min=1e-6", "min=1e-4")),
     _rule("cross_entropy nll_loss", "divide by the labels that count, at least 1", _counted),
     _rule("mean", "divide by the number of elements, at least 1", _mean_of_some),
     _rule("mse_loss l1_loss smooth_l1_loss huber_loss", "divide by the number of elements, at least 1", _summed_loss),

@@ -24,6 +24,8 @@ STILL_RISING = 10.0
 
 # An operation that makes its input this many times larger is itself the place where the size comes from: our choice.
 GROWN_HERE = 1e8
+# And only when its input was not yet far out itself; a square of 1e19 is as large as squares are. Our choice.
+USUAL = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def _grows_out_of_little(trail: Trail, op: OpRecord) -> bool:
     """Whether the operation itself makes a huge number of a usual one: exp, or a division by next to nothing."""
     largest = max((trail.value(op, r).abs_max for r in op.inputs), default=0.0)
     grows = is_exponential(op) or base_name(op.op) in SINGULAR_AT_ZERO
-    return grows and _peak(op) > GROWN_HERE * max(largest, 1.0)
+    return grows and largest <= USUAL and _peak(op) > GROWN_HERE * max(largest, 1.0)
 
 
 def _grew_before(scene: Scene, trend: Trend) -> bool:

@@ -505,6 +505,18 @@ def test_one_wild_update_is_divergence() -> None:
     assert only(trace(StageName.FP32, first, second, steps=steps)).code == "NP501"
 
 
+def test_a_square_of_weights_that_grew_is_divergence_and_not_the_squares_fault() -> None:
+    step = Step(29)
+    residual = step.op("sub", step.external(made_of=stats(peak=1e19)), out=stats(peak=1.1e19))
+    squared = step.op("pow", step.read(residual), out=stats(peak=1.3e38), at=12)
+    bad_gradient(step, step.op("sum", step.read(squared), out=stats((), inf=1, shadow_peak=2e39), at=12))
+    steps = tuple(
+        step_record(k, 3.0 * 10.0**k, grads=(10.0**k, None), weight_abs_max=(10.0 ** (k / 2), 1.0)) for k in range(29)
+    )
+    steps += (step_record(29, INF, grads=(1e19, None), weight_abs_max=(4e18, 1.0)),)
+    assert only(trace(StageName.FP32, step, steps=steps)).code == "NP501"
+
+
 def noise(peak: float, **details: object) -> StageTrace:
     """Equal numbers are subtracted: 0 in FP16, rounding noise or a small difference in FP32."""
     step = half_step(9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,7 +115,12 @@ def _reporting(
         from nanprobe.reports.check.terminal import CheckTerminalReport
 
         terminal = CheckTerminalReport(report_width(), wants_color(), max(map(len, names), default=0))
-        return lambda outcome: show(terminal.render_outcome(outcome)), lambda all_: show(terminal.render_summary(all_))
+        started = time.monotonic()
+
+        def finish(outcomes: list[CheckOutcome]) -> None:
+            show(terminal.render_summary(outcomes, time.monotonic() - started))
+
+        return lambda outcome: show(terminal.render_outcome(outcome)), finish
     report = make_check_report(form)
     return _say_on_stderr, lambda all_: show(report.render(all_))
 

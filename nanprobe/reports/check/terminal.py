@@ -45,10 +45,10 @@ class CheckTerminalReport:
         _draw_details(canvas, outcome)
         return canvas.text()
 
-    def render_summary(self, outcomes: Sequence[CheckOutcome]) -> str:
-        """The last line."""
+    def render_summary(self, outcomes: Sequence[CheckOutcome], seconds: float | None = None) -> str:
+        """The last line, with the time that all took together."""
         canvas = Canvas(self.width, self.color)
-        canvas.line((summarize(outcomes), "bold"))
+        canvas.line((summarize(outcomes, seconds), "bold"))
         return canvas.text() if len(outcomes) == 1 else "\n" + canvas.text()
 
 

@@ -18,8 +18,8 @@ VERDICTS: dict[CheckVerdict, str] = {
 }
 
 
-def summarize(outcomes: Sequence[CheckOutcome]) -> str:
-    """All checks in one line: "2 of 3 as expected, 1 differs, in 7.1 s"."""
+def summarize(outcomes: Sequence[CheckOutcome], seconds: float | None = None) -> str:
+    """All checks in one line: "2 of 3 as expected, 1 differs, in 7.1 s"; `seconds` are those that the user waited."""
     count = Counter(outcome.verdict for outcome in outcomes)
     passed, total = count[CheckVerdict.PASSED], len(outcomes)
     parts = [f"{count_noun(total, 'recipe')} as expected" if passed == total else f"{passed} of {total} as expected"]
@@ -27,7 +27,7 @@ def summarize(outcomes: Sequence[CheckOutcome]) -> str:
         parts.append(f"{failed} {'differs' if failed == 1 else 'differ'}")
     if unknown := count[CheckVerdict.INCONCLUSIVE]:
         parts.append(f"{unknown} could not be told")
-    return f"{', '.join(parts)}, in {show_seconds(sum(outcome.seconds for outcome in outcomes))}"
+    return ", ".join(parts if seconds is None else [*parts, f"in {show_seconds(seconds)}"])
 
 
 def show_difference(difference: Difference) -> str:

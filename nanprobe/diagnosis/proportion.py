@@ -11,10 +11,20 @@ from dataclasses import dataclass
 
 from nanprobe.diagnosis.compose import compose
 from nanprobe.diagnosis.noise import noisy_gradients
-from nanprobe.diagnosis.trail import base_name
+from nanprobe.diagnosis.trail import Trail, base_name
 from nanprobe.diagnosis.wording import figure, line_of
 from nanprobe.findings import Finding, Severity
-from nanprobe.records import CallRecord, DeepStep, OpRecord, Phase, RunRecord, StageName, StageTrace
+from nanprobe.records import (
+    CallRecord,
+    DeepStep,
+    ExternalKind,
+    InputRecord,
+    OpRecord,
+    Phase,
+    RunRecord,
+    StageName,
+    StageTrace,
+)
 
 # How far a ratio may lie from the scale: rounding in FP16 changes a gradient's largest element by far less. Our choice.
 _TOLERANCE = 0.25
@@ -149,9 +159,11 @@ def _culprit(deep_steps: tuple[DeepStep, ...]) -> tuple[int, OpRecord, float] | 
         scale = deep.loss_scale
         if scale is None or scale < _MIN_SCALE:
             continue
-        used = [op for op in deep.ops if _is_custom(op) and any(_same(s, scale) for s in op.scalars)]
+        trail = Trail(deep)
+        factors = {op.index: _factor(trail, op, scale) for op in deep.ops if _is_custom(op)}
+        used = [op for op in deep.ops if factors.get(op.index) is not None]
         # Dividing and multiplying cancel out: such a function works on unscaled gradients, and rightly so.
-        if used and sum(_power(op, scale) for op in used) != 0:
+        if used and sum(_power(op, factors[op.index] or 1.0) for op in used) != 0:
             return deep.step, used[0], scale
     return None
 
@@ -161,9 +173,32 @@ def _is_custom(op: OpRecord) -> bool:
     return op.phase is Phase.BACKWARD and op.node is not None and op.node.endswith("Backward")
 
 
-def _power(op: OpRecord, scale: float) -> int:
+def _factor(trail: Trail, op: OpRecord, scale: float) -> float | None:
+    """The number among what an operation computes with that is the scale, or one over it; None when there is none."""
+    if base_name(op.op) not in _PRODUCTS:
+        return None
+    numbers = (*op.scalars, *(trail.value(op, r).abs_max for r in op.inputs if _is_number(trail, op, r)))
+    return next((abs(n) for n in numbers if _same(n, scale)), None)
+
+
+_PRODUCTS = frozenset({"mul", "div", "true_divide", "addcmul", "addcdiv"})
+
+
+def _is_number(trail: Trail, op: OpRecord, record: InputRecord) -> bool:
+    """A tensor of one number that stands for itself; the gradient of a loss is such a number too, and has the scale in
+    it rightly.
+    """
+    if record.shape not in ((), (1,)):
+        return False
+    writers = trail.writers(op, record)
+    external = trail.external(record)
+    if not writers:
+        return external is not None and external.kind is ExternalKind.CONSTANT
+    return all(base_name(w.op) in {"lift_fresh", "scalar_tensor", "full"} for w in writers)
+
+
+def _power(op: OpRecord, factor: float) -> int:
     """1 for a product with the scale, -1 for a quotient."""
-    factor = next(abs(s) for s in op.scalars if _same(s, scale))
     sign = 1 if factor > 1.0 else -1
     return -sign if base_name(op.op) in {"div", "true_divide"} else sign
 

@@ -315,6 +315,29 @@ def test_other_backward_functions_are_silent(stage: StageTrace) -> None:
     assert diagnose(run(stage)).status is Status.HEALTHY
 
 
+def tensor_in_backward(kind: ExternalKind, peak: float, *, from_gradient: bool = False) -> StageTrace:
+    step = half_step(loss_scale=4096.0)
+    grad = step.op("mm", step.external(), phase=Phase.BACKWARD)
+    number = step.external(kind, None, stats((), peak=peak))
+    given = step.op("mul", number, phase=Phase.BACKWARD, out=stats((), peak=peak)) if from_gradient else number
+    step.op("mul", grad, given, phase=Phase.BACKWARD, node="RoundBackward", at=15)
+    return trace(StageName.AMP, step)
+
+
+def test_a_backward_function_that_multiplies_by_a_tensor_of_the_scale() -> None:
+    verdict = diagnose(run(tensor_in_backward(ExternalKind.CONSTANT, 4096.0))).verdict
+    assert verdict is not None
+    assert (verdict.code, verdict.source and verdict.source.line) == ("NP613", 15)
+
+
+def test_the_scale_in_the_gradient_of_a_loss_is_silent() -> None:
+    for stage in (
+        tensor_in_backward(ExternalKind.CONSTANT, 3.0),
+        tensor_in_backward(ExternalKind.CONSTANT, 4096.0, from_gradient=True),
+    ):
+        assert diagnose(run(stage)).status is Status.HEALTHY
+
+
 def scheduled(moves: int, skipped: int) -> StageTrace:
     steps = tuple(step_record(k, skipped=k < skipped, loss_scale=65536.0 / 2 ** min(k, skipped)) for k in range(20))
     return amp(calls(*GOOD_LOOP, steps=20) + calls("lr_scheduler.step", steps=moves), steps=steps)

@@ -33,8 +33,6 @@ LOST_NORM_ERROR = 0.5
 LOST_NORM_NOTE = 0.05
 # Functions whose result comes as near to 0 as it likes.
 _SATURATING = frozenset({"softmax", "sigmoid", "exp", "log_softmax", "softplus", "erfc", "special_expit", "exp2"})
-# A sum whose terms are so much larger than its result is rounding noise: our choice, beyond FP16's 11 bits.
-CANCELLATION = 1e4
 # A result within so many rounding steps of FP32 of its terms is rounding noise there too: our choice.
 NOISE_ULPS = 64.0
 _CANCELLING = frozenset(
@@ -180,7 +178,7 @@ def _is_noise(trail: Trail, op: OpRecord) -> bool:
     if name not in _CANCELLING:
         return False
     largest = max((trail.value(op, record).abs_max for record in op.inputs), default=0.0)
-    if name in {"sum", "mean"} and (peak <= number_format(op).eps * largest or CANCELLATION * peak < largest):
+    if name in {"sum", "mean"} and peak <= number_format(op).eps * largest:
         return True  # less than the rounding of its terms
     return peak <= NOISE_ULPS * FP32.eps * largest
 

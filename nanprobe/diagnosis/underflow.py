@@ -33,11 +33,8 @@ LOST_NORM_ERROR = 0.5
 LOST_NORM_NOTE = 0.05
 # Functions whose result comes as near to 0 as it likes.
 _SATURATING = frozenset({"softmax", "sigmoid", "exp", "log_softmax", "softplus", "erfc", "special_expit", "exp2"})
-# A sum whose terms are so much larger than its result is rounding noise: our choice, beyond FP16's 11 bits.
-CANCELLATION = 1e4
 # A result within so many rounding steps of FP32 of its terms is rounding noise there too: our choice.
 NOISE_ULPS = 64.0
-_ADDING = frozenset({"sum", "mean", "sub", "add", "rsub"})
 _CANCELLING = frozenset(
     {"sum", "mean", "sub", "add", "rsub", "var", "var_mean", "std", "native_layer_norm", "addmm", "mm"}
 )
@@ -181,9 +178,9 @@ def _is_noise(trail: Trail, op: OpRecord) -> bool:
     if name not in _CANCELLING:
         return False
     largest = max((trail.value(op, record).abs_max for record in op.inputs), default=0.0)
-    if name in _ADDING and peak <= number_format(op).eps * largest:
-        return True  # less than the rounding of the terms
-    return peak <= NOISE_ULPS * FP32.eps * largest or (name in {"sum", "mean"} and CANCELLATION * peak < largest)
+    if name in {"sum", "mean"} and peak <= number_format(op).eps * largest:
+        return True  # less than the rounding of its terms
+    return peak <= NOISE_ULPS * FP32.eps * largest
 
 
 def _with_chain(scene: Scene, lost: Flush, severity: Severity) -> Finding:

@@ -550,3 +550,23 @@ def test_weights_that_grew_tenfold_before_an_overflow_of_fp32(largest: float, co
     bad_gradient(step, step.op("pow", grown, out=stats(inf=1, shadow_peak=1e40)))
     steps = tuple(step_record(k, 4.0, weight_abs_max=(w, 1.0)) for k, w in enumerate((0.5, 1.0, largest)))
     assert only(trace(StageName.FP32, step, steps=(*steps[:2], replace(steps[2], loss=INF)))).code == code
+
+
+def hidden_overflow(error: float, dtype: str = "float16") -> StageTrace:
+    """A square overflows and is divided by: every gradient is finite, one is so far from its re-check."""
+    step = half_step()
+    square = step.op("mul", step.external(), out=stats(inf=2, dtype="float16", shadow_peak=2e5), at=11)
+    scaled = step.op("div", step.external(), step.read(square), out=stats(dtype=dtype), at=12)
+    gradient = step.op("mm", step.read(scaled), phase=Phase.BACKWARD)
+    step.grad("a.weight", gradient, relative_error=error)
+    return trace(StageName.AMP, step, as_written=True)
+
+
+def test_an_inf_that_leaves_wrong_gradients_and_no_nan_is_overflow() -> None:
+    finding = only(hidden_overflow(0.4))
+    assert (finding.code, finding.source and finding.source.line) == ("NP101", 11)
+    assert "40% away from its FP32 re-check" in finding.why
+
+
+def test_an_inf_that_leaves_the_gradients_right_does_no_harm() -> None:
+    assert silent(hidden_overflow(0.002))

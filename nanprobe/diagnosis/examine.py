@@ -47,7 +47,7 @@ def findings_of(trace: StageTrace) -> tuple[Finding, ...]:
     found += gradient_norms.findings(scenes)
     found = _without_advice_that_cannot_work(found, no_safe_scale.findings(scenes))
     found += _of_whole_stage(trace, found)
-    found = [_led_back_to_data(trace, f) for f in found]
+    found = [_with_the_cause(_led_back_to_data(trace, f), found) for f in found]
     return _sorted(_merged(_without_echoes(found)))
 
 
@@ -127,6 +127,18 @@ def _of_whole_stage(trace: StageTrace, found: list[Finding]) -> list[Finding]:
 
 
 _EXPLAIN_SKIPS = frozenset({"NP101", "NP102", "NP103", "NP104", "NP106", "NP203", "NP301", "NP303", "NP603"})
+
+
+def _with_the_cause(finding: Finding, found: list[Finding]) -> Finding:
+    """A finding about many skipped steps, at the layer that makes them: the place of the error that explains them."""
+    if finding.code != "NP614":
+        return finding
+    causes = [f for f in found if f.code in _EXPLAIN_SKIPS and f.severity is Severity.ERROR]
+    cause = min(causes, key=_when, default=None)
+    if cause is None:
+        return finding
+    said = f"{finding.why.rstrip()} What makes them: {cause.code}, {cause.title}."
+    return replace(finding, module=cause.module, parameter=cause.parameter, why=said)
 
 
 def _collapsed(trace: StageTrace, errors: list[Finding]) -> Finding:

@@ -183,8 +183,11 @@ def many_skipped(trace: StageTrace) -> Finding | None:
 
 
 def _overflowing(trace: StageTrace) -> tuple[str | None, int]:
-    """The last parameter (the nearest to the loss) whose gradient was not finite, in most of the skipped steps."""
-    bad = [nonfinite_names(trace, s) for s in trace.steps if s.skipped]
+    """The last parameter (the nearest to the loss) whose gradient was not finite, in most of the skipped steps.
+
+    Behind a loss that is not finite every gradient is bad, and none of them says anything.
+    """
+    bad = [nonfinite_names(trace, s) for s in trace.steps if s.skipped and (s.loss is None or math.isfinite(s.loss))]
     last = [names[-1] for names in bad if names]
     if not last:
         return None, 0

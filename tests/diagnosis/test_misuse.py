@@ -363,6 +363,19 @@ def test_many_skipped_steps_name_the_layer_that_overflows() -> None:
     assert finding.parameter == "b.weight" and "b.weight" in finding.remedies[0].text
 
 
+def test_behind_a_loss_that_is_not_finite_no_gradient_is_named() -> None:
+    bad = float("nan")
+    steps = tuple(
+        step_record(
+            k, bad if k % 3 == 2 else 1.0, grads=(bad, bad) if k % 3 == 2 else (0.1, 0.1), skipped=k % 3 == 2,
+            loss_scale=1024.0 - k,
+        )
+        for k in range(30)
+    )  # fmt: skip
+    (finding,) = [f for f in findings_of(amp(calls(*GOOD_LOOP, steps=30), steps=steps)) if f.code == "NP614"]
+    assert finding.parameter is None
+
+
 def pinned(*scales: float, made: int = 0) -> StageTrace:
     """Every fifth step is skipped; with `made`, in a loop that makes a scaler every so many steps."""
     period = made or 5

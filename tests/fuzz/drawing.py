@@ -19,12 +19,12 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "precision": ("fp32", "amp", "bf16", "half", "masters"),
     "init_scale": (16.0, 1024.0, 65536.0),
     "scaler": (True, True, True, False),
-    "accumulation": (1, 1, 2, 3),
+    "accumulation": (1, 1, 1, 2, 3),
     "clip": (None, "norm", "value"),
     "data": ("list", "loader", "shuffled", "rows"),
     "form": ("script", "script", "contract"),
     "batch": (2, 4, 6),
-    "steps": (4, 5, 6, 8),
+    "steps": (4, 5, 6),
     "seed": tuple(range(1000)),
 }
 
@@ -41,7 +41,7 @@ def programs(draw: st.DrawFn, kind: str | None = None) -> Program:
     layer = st.builds(
         Layer, st.sampled_from(kinds_for(chosen["shape"])), st.sampled_from(needs.get("activation", ACTIVATIONS))
     )
-    layers = tuple(draw(st.lists(layer, min_size=1, max_size=5)))
+    layers = tuple(draw(st.lists(layer, min_size=1, max_size=4)))
     fault = draw(faults(kind, len(layers), chosen)) if kind is not None else None
     return Program(layers=layers, fault=fault, **chosen)
 

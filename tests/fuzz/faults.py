@@ -21,7 +21,7 @@ class Trace(Enum):
 class FaultKind:
     """One kind of fault. In its lines, "*" marks the culprit; the slots are those of `fill`."""
 
-    place: str  # "forward" | "loss" | "data" | "loop" | "update"
+    place: str  # "forward" | "loss" | "data" | "loop" | "before" | "after" (the optimizer's step)
     lines: tuple[str, ...]
     kinds: frozenset[str]  # kinds that a right verdict may have
     trace: Trace = Trace.FULL
@@ -119,6 +119,21 @@ LOSS_FAULTS = {
     ),
 }  # fmt: skip
 
+_PLAIN_LOOP = {"form": ("script",), "precision": ("fp32", "amp", "bf16"), "accumulation": (1,), "clip": (None,)}
+
+# Between backward and the end of the step; "before" or "after" the optimizer's own step.
+UPDATE_FAULTS = {
+    "gradient_normalised": _graph(
+        "for p in model.parameters():", "+p.grad.mul_(float(len(p.grad) == 1))", "+*p.grad.div_(p.grad.norm())",
+        place="before", needs=_PLAIN_LOOP,
+    ),
+    "own_update": _graph(
+        "with torch.no_grad():",
+        "+for p in model.parameters():", "++*p -= 1e-3 * p.grad / p.grad.pow(2).sqrt()",
+        place="after", needs={**_PLAIN_LOOP, "shape": ("tokens",)},
+    ),
+}  # fmt: skip
+
 RANGE_FAULTS = {
     "product_overflow": _range("*h = h * {size}", "h = h / {size}"),
     "square_overflow": _range("z = h * {root}", "*z = z * z", "h = h + z / {size}"),
@@ -213,7 +228,8 @@ MISUSE_FAULTS = {
 }
 
 FAULTS: dict[str, FaultKind] = {
-    **DOMAIN_FAULTS, **LOSS_FAULTS, **RANGE_FAULTS, **FLUSH_FAULTS, **DATA_FAULTS, **DIVERGENCE_FAULTS, **MISUSE_FAULTS,
+    **DOMAIN_FAULTS, **LOSS_FAULTS, **UPDATE_FAULTS, **RANGE_FAULTS, **FLUSH_FAULTS, **DATA_FAULTS,
+    **DIVERGENCE_FAULTS, **MISUSE_FAULTS,
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.faults import fill
 from fuzz.page import Page
 from fuzz.programs import Program
 
@@ -107,6 +108,7 @@ def _write_step(page: Page, program: Program, clear: bool = True) -> None:
         with page.block("for master, p in zip(masters, model.parameters()):"):
             page.write("master.grad = p.grad.float() / 128 if p.grad is not None else None")
     _write_clipping(page, program, kind)
+    _write_fault(page, program, "before")
     blamed = kind in ("step_each_micro_batch", "no_update", "nan_rate", "adam_eps")
     if scales(program) and kind != "step_scaled":
         page.write("*scaler.step(optimizer)" if blamed else "scaler.step(optimizer)")
@@ -114,12 +116,21 @@ def _write_step(page: Page, program: Program, clear: bool = True) -> None:
         page.write("*optimizer.step()" if blamed or kind == "step_scaled" else "optimizer.step()")
     if scales(program) and kind not in ("no_update", "update_each_micro_batch"):
         page.write("scaler.update()")
+    _write_fault(page, program, "after")
     if program.precision == "masters":
         page.write("with torch.no_grad():", "+for master, p in zip(masters, model.parameters()):", "++p.copy_(master)")
         if clear and kind != "never_cleared":
             page.write("model.zero_grad()")
     elif clear and kind != "never_cleared":
         page.write("optimizer.zero_grad()")
+
+
+def _write_fault(page: Page, program: Program, place: str) -> None:
+    """The lines of a fault between backward and the end of the step."""
+    fault = program.fault
+    if fault is not None and fault.about.place == place:
+        with page.block(f"if model.calls > {fault.step * program.accumulation}:"):
+            page.write(*(fill(line, fault) for line in fault.about.lines))
 
 
 def _write_clipping(page: Page, program: Program, kind: str) -> None:

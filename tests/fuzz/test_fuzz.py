@@ -40,7 +40,7 @@ def test_the_verdict_names_the_fault_and_its_line(kind: str) -> None:
     each()
 
 
-@settings(EACH, max_examples=60)
+@settings(EACH, max_examples=50)
 @given(programs())
 def test_a_sound_program_is_left_alone(program: Program) -> None:
     check(program)

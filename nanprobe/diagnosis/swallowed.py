@@ -20,7 +20,7 @@ SWALLOWED_ERROR = 0.9
 def findings(scene: Scene) -> list[Finding]:
     """Parameters that stand still; an error when nearly the whole model does, a warning for single parameters."""
     made = [*scene.deep.updates, *averages.hand_made_updates(scene)]
-    moving = [u for u in made if u.dtype in ("float16", "bfloat16") and _meant(u) > 0.0]
+    moving = [u for u in made if u.dtype in ("float16", "bfloat16") and _meant(u) > 0.0 and not _only_decays(scene, u)]
     still = [u for u in moving if _share(u) >= SWALLOWED_ERROR]
     if not still:
         return averages.findings(scene)
@@ -31,6 +31,16 @@ def findings(scene: Scene) -> list[Finding]:
         severity = Severity.WARNING
     found = _finding(scene, sorted(still, key=lambda u: (-_weight(scene, u), u.name)), overall, severity)
     return [found, *averages.findings(scene)]
+
+
+def _only_decays(scene: Scene, update: UpdateRecord) -> bool:
+    """Whether the weight has had no gradient yet, in the re-check neither: what is swallowed is weight decay alone."""
+    grad = next((g for g in scene.deep.grads if g.name == update.name), None)
+    if grad is None or grad.shadow_norm != 0.0:
+        return False
+    position = next((k for k, p in enumerate(scene.trace.parameters) if p.name == update.name), None)
+    before = [s.grad_abs_max for s in scene.trace.steps if s.index <= scene.step]
+    return position is not None and all(len(g) > position and not g[position] for g in before)
 
 
 def _finding(scene: Scene, still: Sequence[UpdateRecord], overall: float, severity: Severity) -> Finding:

@@ -384,6 +384,17 @@ def test_fp32_weights_swallow_nothing() -> None:
     assert silent(swallowing(0.99, dtype="float32", other=0.95))
 
 
+@pytest.mark.parametrize("norm", [0.0, 1e-9])
+def test_weight_decay_alone_is_nothing_to_lose(norm: float) -> None:
+    """Gradients that are 0 in the re-check too teach nothing; one that FP16 flushed would have."""
+    step = half_step(9)
+    for name in ("a.weight", "b.weight"):
+        step.update(name, dtype="bfloat16", swallowed_fraction=1.0, changed_fraction=0.0, update_abs_max=1e-6)
+        step.grad(name, made_of=stats(peak=0.0, dtype="bfloat16", shadow_peak=norm, zeros=4), norm=norm)
+    still = trace(StageName.FP16, step, dtype="bfloat16", steps=healthy_steps(10, grads=(0.0, 0.0)))
+    assert ("NP202" in {f.code for f in findings_of(still)}) == (norm > 0.0)
+
+
 # Divergence.
 
 

@@ -178,7 +178,7 @@ def test_a_fault_in_an_imported_module_is_mended_there(tmp_path: Path) -> None:
     (package / "train.py").write_text(
         "import torch\nfrom toy.lengths import length\n\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(4, 2)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor step in range(16):\n"
-        "    x = torch.rand(4, 4)\n    loss = length(model(x) * (0.0 if step == {fails} else 1.0)).mean()\n"
+        "    x = torch.rand(4, 4)\n    loss = length(model(x) * (0.0 if step == 2 else 1.0)).mean()\n"
         "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
     )
     args = ("diagnose", "-m", "toy.train", "--verify", "--format", "json", "--output", "run")
